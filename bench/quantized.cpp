@@ -50,20 +50,20 @@ int main(int argc, char** argv) {
   const std::vector<float> w = numbers(size * size);
   quant_format doubled{dtype::nf4, scale_granularity::flat_block, 64};
   doubled.scales = dtype::u8, doubled.second_block = quant_formats::double_quant_block;
-  std::vector<cpu::quantized_weight> coded;
+  std::vector<cpu::quantized_weight> quantized_weights;
   for (const quant_format& format :
        {quant_format{dtype::nf4, scale_granularity::flat_block, 64}, doubled,
         quant_format{dtype::int8, scale_granularity::row}, quant_formats::q8_0_format::format(),
         quant_formats::q4_0_format::format(), quant_formats::q4_1_format::format(),
         quant_formats::mxfp4_format::format(), quant_formats::nvfp4_format::format()})
-    coded.push_back(std::move(*cpu::quantize(w.data(), size, size, format)));
+    quantized_weights.push_back(std::move(*cpu::quantize(w.data(), size, size, format)));
   quant_format groups{dtype::u4, scale_granularity::block, 128};
   groups.scales = dtype::f16;
   quant_format any_order = groups;
   any_order.scaled = scale_granularity::column_group;
   for (const quant_format& format :
        {quant_formats::q4_k_format::format(), quant_formats::q6_k_format::format(), groups, any_order})
-    coded.push_back(filled(format));
+    quantized_weights.push_back(filled(format));
   std::vector<bf16> halves(w.size());
   std::vector<f16> half_precision(w.size());
   for (std::size_t i = 0; i < w.size(); ++i) halves[i] = narrow(w[i]), half_precision[i] = narrow_to_f16(w[i]);
@@ -77,7 +77,7 @@ int main(int argc, char** argv) {
   add("float", view_of(w.data(), size, size), 4 * size * size);
   add("bf16", view_of(halves.data(), size, size), 2 * size * size);
   add("f16", view_of(half_precision.data(), size, size), 2 * size * size);
-  for (const cpu::quantized_weight& c : coded)
+  for (const cpu::quantized_weight& c : quantized_weights)
     add(std::string(name_of(c.quant->format)) + (c.quant->format.second_block > 0 ? " double"
                                                  : c.quant->format.scaled == scale_granularity::column_group
                                                      ? " in any order"

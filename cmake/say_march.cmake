@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-# Prints one line about the cost of leaving out -march to a project that links graft::cpu, because the library cannot
-# choose the instructions of the machines that the program will run on. It is printed once, at the end of the
-# configuration, when all targets and their options are known; GRAFT_SAY_MARCH=OFF disables it.
+# Prints one line about the cost of leaving out -march to a project that links graft::cpu, because headers cannot choose
+# the instructions of the machines that the program will run on; graft::cpu_compiled chooses those of products with
+# weights. It is printed once, at the end of the configuration, when all targets and their options are known;
+# GRAFT_SAY_MARCH=OFF disables it.
 # Finds the first target below this directory that links the CPU backend and has no option that graft_march_pattern
 # matches.
 function(graft_find_without_march directory result)
@@ -37,6 +38,17 @@ function(graft_say_march)
   endif()
   graft_find_without_march(${CMAKE_SOURCE_DIR} target)
   if(NOT target)
+    return()
+  endif()
+  get_target_property(links ${target} LINK_LIBRARIES)
+  set(chooses "")
+  if(TARGET graft_cpu_compiled)
+    get_target_property(chooses graft_cpu_compiled COMPILE_DEFINITIONS)
+  endif()
+  if("${links}" MATCHES "graft(::|_)cpu_compiled(;|$)" AND "${chooses}" MATCHES "GRAFT_CPU_KERNELS")
+    message(STATUS "graft: ${target} links graft::cpu without -march: in graft::cpu_compiled products with weights use the "
+                   "instructions of the machine they run on, attention, norms and all else those that every processor "
+                   "has; GRAFT_SAY_MARCH=OFF silences this")
     return()
   endif()
   if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64|i.86")

@@ -33,11 +33,11 @@ struct layer {
   const char* kind;
   graft::layer_graphs graphs;
 };
-struct place {
+struct described_target {
   const graft::target& to;
   const char* name;
 };
-constexpr place places[] = {{graft::cpu_target, "the CPU"}, {graft::sm_90, "sm_90"}};
+constexpr described_target described_targets[] = {{graft::cpu_target, "the CPU"}, {graft::sm_90, "sm_90"}};
 constexpr graft::dtype stored_as = graft::dtype::bf16;
 
 struct base_shape {
@@ -345,7 +345,7 @@ std::string forward(const layer& l) {
   const base_shape& shape = k.shapes.back();
   std::string s = "## Forward\n\nOn " + shape.label + ", bf16, " + std::to_string(k.explained) + " " + k.token +
                   "s. One call runs, on each target, the launches of its plan:\n\n";
-  for (const place& on : places) {
+  for (const described_target& on : described_targets) {
     const bool folded = folds(l, on.to, shape);
     if (folded)
       s += "On " + std::string(on.name) +
@@ -360,7 +360,7 @@ std::string forward(const layer& l) {
   for (const base_shape& b : k.shapes)
     for (const long long n : k.tokens) {
       s += "| " + b.label + " | " + std::to_string(n);
-      for (const place& on : places)
+      for (const described_target& on : described_targets)
         s += " | " + std::to_string(kernels(l, on.to, forward_of(l, on.to, b), b, n)) +
              (folds(l, on.to, b) ? ", folded" : "");
       s += " | " + product_family(l, graft::sm_90, b, n) + " |\n";
@@ -402,7 +402,7 @@ std::string once(const layer& l) {
   const kind_facts& k = facts_of(l);
   const base_shape& shape = k.shapes.back();
   std::vector<std::pair<std::string, cost>> rows;
-  for (const place& on : places) {
+  for (const described_target& on : described_targets) {
     const bool folded = folds(l, on.to, shape), differs = folded != folds(l, graft::cpu_target, shape);
     if (on.to.is_cpu() || differs)
       rows.emplace_back(std::string(folded ? "forward (folded)" : "forward") + (differs ? " on sm_90" : ""),
@@ -434,7 +434,7 @@ std::string costs(const layer& l) {
       "s | forward | extra | moved | extra | backward | extra | moved | extra "
       "|\n|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n";
   for (const base_shape& b : k.shapes)
-    for (const place& on : places) {
+    for (const described_target& on : described_targets) {
       const bool folded = folds(l, on.to, b), differs = folded != folds(l, graft::cpu_target, b);
       if (!on.to.is_cpu() && !differs) continue;
       for (const long long n : k.tokens) {
@@ -512,7 +512,7 @@ const char* meaning(op o) {
     case op::permute: return "the axes in another order";
     case op::slice: return "part of an axis";
     case op::pad: return "the adjoint of slice: zeros around it";
-    case op::concat: return "one behind the other along an axis";
+    case op::concat: return "one after the other along an axis";
     case op::repeat: return "repeats the columns until there are as many as the result has";
     case op::fold: return "the adjoint of tile: adds column i into column i mod the number that the result has";
     case op::upper: return "the part above the diagonal";
@@ -531,8 +531,8 @@ const char* meaning(op o) {
     case op::kron: return "the Kronecker product";
     case op::row_kron: return "the Kronecker product of each pair of rows";
     case op::gather: return "the rows x of a table, or its columns: the shape of the result tells";
-    case op::scatter: return "the adjoint of gather: adds rows into the places they came from";
-    case op::place: return "values put at the places of a zero matrix that an index names";
+    case op::scatter: return "the adjoint of gather: adds rows to those that they came from";
+    case op::place: return "scatters values into a zero matrix, at the elements that an index names";
     case op::pick: return "the adjoint of place: the values at these places";
     case op::softmax: return "softmax over each row";
     case op::topk_softmax: return "softmax over the k largest entries of each row, zero elsewhere";
@@ -553,7 +553,7 @@ const char* meaning(op o) {
              "place of each choice";
     case op::dispatch:
       return "rows in the order of the experts: each takes that of its token, of its expert, or of both";
-    case op::combine: return "the adjoint of dispatch: adds rows into the places they came from";
+    case op::combine: return "the adjoint of dispatch: adds rows to those that they came from";
     case op::grouped_matmul: return "each expert's rows times its own matrix";
     case op::grouped_wgrad: return "the gradient of the experts' matrices";
     case op::unpatch: return "the adjoint of patches";
@@ -565,7 +565,7 @@ std::string notation(const std::set<op>& used) {
   std::string s =
       "## Notation\n\nThe pages print formulas as the library does, in `explain` and in its errors.\n\n"
       "| printed | means |\n|---|---|\n"
-      "| `A @ B` | the matrix product; beside `*` it is always in parentheses |\n"
+      "| `A @ B` | the matrix product; in a product with `*` it is always in parentheses |\n"
       "| `a + b`, `a - b`, `a * b`, `a / b` | element by element; an axis of size 1 is repeated |\n"
       "| `A'` | the transpose |\n"
       "| `const(a)` | a, but a constant in the backward pass |\n"
@@ -577,10 +577,11 @@ std::string notation(const std::set<op>& used) {
          "\nReshaping moves nothing and is not printed. A column of n numbers acts on the n rows of a weight and on "
          "the n columns of an activation.\n\n"
          "A launch is named after the work it is built around. On the CPU everything that follows row by row is one "
-         "launch, which goes through the tokens a few at a time; on a GPU a product takes in what its slots have room "
-         "for, and every other operation is a launch of its own. The slots: `pre` happens on the way into the product, "
-         "`side` beside it, `post` on the result; a `reduce` sums over tokens, and what works on the sums is "
-         "`small`.\n";
+         "launch, which goes through the tokens a few at a time. On a GPU a GEMM takes in what its kernels can fuse: a "
+         "`prologue` on its input, a `low-rank branch` that is added to its product, an `epilogue` on the "
+         "accumulators, "
+         "and `fused wgrads`; every other operation is a launch of its own. A `reduce` sums over tokens (a wgrad), and "
+         "`small matrices` are stacks of small products and inverses.\n";
 }
 
 // The flops that the forward pass adds to the bare layer; for both targets if they run different forms.
@@ -589,7 +590,7 @@ std::string extra_per_token(const layer& l) {
   const base_shape& shape = k.shapes.back();
   const long long without = price(l, l.graphs.base_forward, shape, k.explained).flops;
   std::string all;
-  for (const place& on : places) {
+  for (const described_target& on : described_targets) {
     const long long with = price(l, forward_of(l, on.to, shape), shape, k.explained).flops;
     const bool differs = folds(l, on.to, shape) != folds(l, graft::cpu_target, shape);
     if (!on.to.is_cpu() && !differs) continue;
@@ -623,7 +624,7 @@ std::string index(const std::vector<layer>& layers) {
       if (n.value > 0)
         settings += (settings.empty() ? "" : ", ") + std::string(n.name) + " = " + std::to_string(n.value);
     s += "| [" + std::string(l.note.title) + "](" + l.note.file + ".md) | " + code(l.note.letters) + " | ";
-    for (const place& on : places)
+    for (const described_target& on : described_targets)
       s += std::to_string(kernels(l, on.to, forward_of(l, on.to, shape), shape, k.explained)) + " + " +
            std::to_string(kernels(l, on.to, l.graphs.backward, shape, k.explained)) +
            (folds(l, on.to, shape) ? ", folded" : "") + " | ";

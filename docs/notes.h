@@ -48,7 +48,7 @@ inline const adapter lora{
     .papers = {hu2021, {"rsLoRA: Kalajdzievski 2023", "2312.03732"}},
     .letters = "W' = W + s B A",
     .about =
-        "A low-rank update beside the frozen weight. The base product and the update share one kernel: the update goes "
+        "A low-rank update of the frozen weight. The base product and the update share one kernel: the update goes "
         "through the r numbers per token between A and B, and is added before y is written.",
     .numbers = {rank16, lora_scaling},
     .cases = "`lora`, `lora_nobias`, `lora_rslora`, `lora_rank1`, `lora_rank_over`",
@@ -220,7 +220,7 @@ inline const adapter hra{
     .letters = "W' = W H_0 … H_{r−1},  H_i = I − 2 û_i û_iᵀ",
     .about =
         "A chain of r reflections of the input. The formula is the compact WY form (Schreiber and Van Loan 1989), H = "
-        "I − Û T Ûᵀ, which turns the chain into a low-rank branch beside the base product.",
+        "I − Û T Ûᵀ, which turns the chain into a low-rank branch of the base product.",
     .numbers = {rank8},
     .cases = "`hra`",
     .traps = {"Only the directions count: PEFT normalises the columns of `hra_u` on every use.",

@@ -67,15 +67,15 @@ class arguments {
   }
   // `spelling` is the option and the name of its value, "--tokens N".
   void option(const char* spelling, std::string& to, const char* what) {
-    add(spelling, what, to, [&to](const std::string& said) {
-      to = said;
+    add(spelling, what, to, [&to](const std::string& given) {
+      to = given;
       return std::string();
     });
   }
   // Declares an option that may be given several times.
   void option(const char* spelling, std::vector<std::string>& to, const char* what) {
-    add(spelling, what, "", [&to](const std::string& said) {
-      to.push_back(said);
+    add(spelling, what, "", [&to](const std::string& given) {
+      to.push_back(given);
       return std::string();
     });
   }
@@ -151,18 +151,18 @@ class arguments {
     options_.push_back({spelling.substr(0, space), spelling.substr(space + 1), what, usual, set});
   }
   template <class To> static std::function<std::string(const std::string&)> whole(To& to, int least) {
-    return [&to, least](const std::string& said) {
-      const auto read = numbers_in(said, "");
+    return [&to, least](const std::string& given) {
+      const auto read = numbers_in(given, "");
       if (read && read->size() == 1 && (*read)[0] >= least && (*read)[0] <= std::numeric_limits<int>::max())
         return to = static_cast<int>((*read)[0]), std::string();
       return "a whole number from " + std::to_string(least) + " on";
     };
   }
   template <class To> static std::function<std::string(const std::string&)> real(To& to) {
-    return [&to](const std::string& said) {
+    return [&to](const std::string& given) {
       char* end = nullptr;
-      const double v = std::strtod(said.c_str(), &end);
-      if (said.empty() || *end != '\0' || !std::isfinite(v)) return std::string("a number");
+      const double v = std::strtod(given.c_str(), &end);
+      if (given.empty() || *end != '\0' || !std::isfinite(v)) return std::string("a number");
       return to = v, std::string();
     };
   }

@@ -72,18 +72,18 @@ graft::result<sequences> read_conversations(const options& o, int length) {
   std::string line;
   for (long long n = 1; std::getline(lines, line); ++n) {
     if (line.find_first_not_of(" \t\r") == line.npos) continue;
-    const std::string place = o.data + ", line " + std::to_string(n);
-    const auto parsed = io::parse_json(line, place);
+    const std::string where = o.data + ", line " + std::to_string(n);
+    const auto parsed = io::parse_json(line, where);
     if (!parsed) return parsed.failure();
     const io::json* const messages = parsed->find("messages");
     if (messages == nullptr)
-      return io::fail_in(place, "there is no key 'messages' with the messages of a conversation");
+      return io::fail_in(where, "there is no key 'messages' with the messages of a conversation");
     const auto text = form->render(*messages);
-    if (!text) return graft::fail(place.c_str(), ": ", text.message());
+    if (!text) return graft::fail(where.c_str(), ": ", text.message());
     auto ids = words->encode(*text, false);
-    if (!ids) return io::fail_in(place, ids.message());
+    if (!ids) return io::fail_in(where, ids.message());
     if (ids->size() > static_cast<std::size_t>(length))
-      return io::fail_in(place, "the conversation has ", static_cast<long long>(ids->size()),
+      return io::fail_in(where, "the conversation has ", static_cast<long long>(ids->size()),
                          " tokens; ask for a --length of as many");
     all.push_back(std::move(*ids));
   }

@@ -49,7 +49,7 @@ template <class Engine> struct speaker {
   const graft::generation_settings& settings;
   graft::step_mode steps;
   const hf::tokenizer* words;  // null: token ids are printed
-  const options& asked;
+  const options& chosen;
   bool prints;
 };
 struct answer {
@@ -78,7 +78,7 @@ graft::result<answer> speak(const speaker<Engine>& by, const std::vector<std::in
   if (!g) return g.failure();
   answer out;
   hf::text_stream characters;
-  hf::stop_strings stops(by.asked.stops);
+  hf::stop_strings stops(by.chosen.stops);
   const auto show = [&](const std::string& text) {
     out.text += text;
     if (by.prints) std::printf("%s", text.c_str()), std::fflush(stdout);
@@ -95,7 +95,7 @@ graft::result<answer> speak(const speaker<Engine>& by, const std::vector<std::in
     }
     std::string_view bytes = by.words->bytes(token);
     // An answer begins a text of its own, whose first word some tokenizers write with a space.
-    if (by.asked.chat && count == 1 && bytes.starts_with(' ') &&
+    if (by.chosen.chat && count == 1 && bytes.starts_with(' ') &&
         !by.words->decode(std::span(&token, 1)).starts_with(' '))
       bytes.remove_prefix(1);
     show(stops.feed(characters.feed(bytes)));
@@ -108,12 +108,12 @@ graft::result<answer> speak(const speaker<Engine>& by, const std::vector<std::in
   if (!by.prints) return out;
   const auto end = std::chrono::steady_clock::now();
   const auto n = static_cast<double>(count);
-  if (by.asked.chat)
+  if (by.chosen.chat)
     std::printf("\n");
   else
     std::printf("\n%.0f tokens, %.1f per second\n", n, n / seconds(end - begin).count());
   std::fflush(stdout);
-  if (by.asked.statistics) print_statistics(prompt.size(), first - begin, count, end - first);
+  if (by.chosen.statistics) print_statistics(prompt.size(), first - begin, count, end - first);
   if (out.why == graft::stop_reason::cache_full && n < *by.settings.max_new_tokens)
     std::fprintf(stderr, "generate: all %d positions are full; %s\n", by.model.context(),
                  context_options::context_advice(by.model.context(), by.model.config().positions).c_str());
@@ -140,16 +140,16 @@ class conversation {
     reset();
   }
   void reset() {
-    said_.clear();
-    if (!system_.empty()) said_.push_back({"system", system_});
+    messages_.clear();
+    if (!system_.empty()) messages_.push_back({"system", system_});
   }
-  void add(const char* role, std::string text) { said_.push_back({role, std::move(text)}); }
-  void take_back() { said_.pop_back(); }
+  void add(const char* role, std::string text) { messages_.push_back({role, std::move(text)}); }
+  void take_back() { messages_.pop_back(); }
   // The tokens of all messages and of what begins an answer. The template writes the special tokens.
   graft::result<std::vector<std::int64_t>> prompt() const {
     hf::chat_options options;
     options.add_generation_prompt = true;
-    const auto text = form_.render(hf::chat_messages(said_), options);
+    const auto text = form_.render(hf::chat_messages(messages_), options);
     if (!text) return text.failure();
     return words_.encode(*text, false);
   }
@@ -158,7 +158,7 @@ class conversation {
   const hf::chat_template& form_;
   const hf::tokenizer& words_;
   const std::string& system_;
-  std::vector<hf::chat_message> said_;
+  std::vector<hf::chat_message> messages_;
 };
 
 template <class Engine>
@@ -169,9 +169,9 @@ graft::status reply(const speaker<Engine>& by, conversation& talk, const std::st
       prompt ? check_prompt(*prompt, by.model.config().vocabulary, by.model.context(), by.model.config().positions)
              : graft::status(prompt.failure());
   if (!good) return talk.take_back(), good;
-  const auto said = speak(by, *prompt, title);
-  if (!said) return talk.take_back(), said.failure();
-  talk.add("assistant", said->text);
+  const auto spoken = speak(by, *prompt, title);
+  if (!spoken) return talk.take_back(), spoken.failure();
+  talk.add("assistant", spoken->text);
   return graft::ok;
 }
 
@@ -237,8 +237,8 @@ template <class Engine> graft::status run(const options& o) {
   }
   const auto say = [&](const char* title) -> graft::status {
     if (!o.chat) {
-      const auto said = speak(by, prompt, title);
-      return said ? graft::status(graft::ok) : said.failure();
+      const auto spoken = speak(by, prompt, title);
+      return spoken ? graft::status(graft::ok) : spoken.failure();
     }
     conversation talk(*form, *words, o.system);
     if (o.text.empty()) return converse(by, talk);

@@ -24,9 +24,9 @@ struct sampling_options {
   }
   graft::result<graft::generation_settings> settings(const std::string& model,
                                                      const graft::model_config& config) const {
-    auto how = graft::io::read_generation_settings(model, config.tokens);
-    if (!how) return how;
-    graft::sampling_settings& s = how->sampling;
+    auto from_files = graft::io::read_generation_settings(model, config.tokens);
+    if (!from_files) return from_files;
+    graft::sampling_settings& s = from_files->sampling;
     s.sample = s.sample || seed || temperature;
     if (seed) s.seed = static_cast<unsigned long long>(*seed);
     if (top_k) s.top_k = *top_k;
@@ -37,7 +37,7 @@ struct sampling_options {
                                     {&presence_penalty, &s.presence_penalty},
                                     {&frequency_penalty, &s.frequency_penalty}})
       if (*given) *to = **given;
-    return how;
+    return from_files;
   }
 };
 

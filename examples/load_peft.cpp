@@ -82,13 +82,13 @@ graft::result<double> run(const std::filesystem::path& folder) {
 }
 
 int main(int argc, char** argv) {
-  std::string said;
+  std::string argument;
   arguments in("load_peft", "Loads a layer and an adapter that PEFT saved, and compares y with PEFT's.");
   in.optional_word(
-      "DIR", said,
+      "DIR", argument,
       "folder with base.safetensors, adapter and expected.safetensors; not given: test/golden/layers/dora");
   if (const auto code = in.read(argc, argv)) return *code;
-  const std::filesystem::path folder = said.empty() ? "test/golden/layers/dora" : said;
+  const std::filesystem::path folder = argument.empty() ? "test/golden/layers/dora" : argument;
   const auto error = run(folder);
   if (!error) return std::fprintf(stderr, "%s\n", error.message()), 1;
   std::printf("largest relative difference to PEFT's y: %.1e\n\n", *error);

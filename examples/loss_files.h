@@ -81,8 +81,8 @@ inline std::string svg(const std::vector<step_losses>& all) {
     out += "<line x1=\"" + at(x1) + "\" y1=\"" + at(y1) + "\" x2=\"" + at(x2) + "\" y2=\"" + at(y2) + "\" stroke=\"" +
            colour + "\"/>\n";
   };
-  const auto text = [&](double px, double py, const char* anchor, const std::string& said, const char* more = "") {
-    out += "<text x=\"" + at(px) + "\" y=\"" + at(py) + "\" text-anchor=\"" + anchor + "\"" + more + ">" + said +
+  const auto text = [&](double px, double py, const char* anchor, const std::string& words, const char* more = "") {
+    out += "<text x=\"" + at(px) + "\" y=\"" + at(py) + "\" text-anchor=\"" + anchor + "\"" + more + ">" + words +
            "</text>\n";
   };
   const double by_loss = tick(most), by_steps = std::max(1.0, tick(last - first));

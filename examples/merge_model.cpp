@@ -2,7 +2,8 @@
 // Merges an adapter into the weights of a model and writes the model: a folder, which transformers loads without PEFT,
 // or a GGUF file for llama.cpp.
 //     merge_model MODEL ADAPTER OUT [quantized|bf16|f32]      format of merged weights whose base is quantized
-//     merge_model model.gguf ADAPTER merged.gguf [q8_0|…]     GGUF from GGUF; the type of all matrices
+//     merge_model MODEL ADAPTER merged.gguf [q8_0|q4_k_m|…]   GGUF from GGUF or a folder; the type of its matrices
+// ADAPTER none: the model as it is.
 // run: merge_model test/golden/models/llama/base test/golden/models/llama/lora/adapter_init build/merged-model
 #include <graft/io/gguf/save_model.h>
 #include <graft/io/load_model.h>
@@ -51,9 +52,11 @@ graft::status run(const std::string& base, const std::string& adapter, const std
     return graft::fail("a model from a GGUF file is written as one: name OUT.gguf, not ", out.c_str());
   auto model = io::load_model<engine>(base);
   if (!model) return model.failure();
-  auto adapters = io::load_adapters(adapter, *model);
-  if (!adapters) return adapters.failure();
-  if (graft::status s = model->set_adapters(std::move(adapters->set)); !s) return s;
+  if (adapter != "none") {
+    auto adapters = io::load_adapters(adapter, *model);
+    if (!adapters) return adapters.failure();
+    if (graft::status s = model->set_adapters(std::move(adapters->set)); !s) return s;
+  }
   auto weights = model->merged_weights(model->active(), as.merged);
   if (!weights) return weights.failure();
   if (graft::status s = gguf ? io::save_gguf(out, *weights, base, as.matrices) : hf::save_model(out, *weights, base);
@@ -78,13 +81,12 @@ int main(int argc, char** argv) {
       "Writes a model with an adapter merged into its weights: a folder, which transformers loads without PEFT, or "
       "a GGUF\nfile.");
   in.word("MODEL", base, "Hugging Face folder or GGUF file of the model");
-  in.word("ADAPTER", adapter, "PEFT folder or GGUF file of the adapter");
+  in.word("ADAPTER", adapter, "PEFT folder or GGUF file of the adapter; none: the model is written as it is");
   in.word("OUT", out, "what is written: a name that ends in .gguf is a GGUF file, any other one a folder");
   in.optional_word(
       "AS", as,
       "of a folder quantized, bf16 or f32: merged weights that were quantized are quantized again, or stored in this "
-      "type; of a GGUF file quantized, or the type of all its matrices: f32, f16, bf16, q8_0, q4_0, q4_k, q6_k ...; "
-      "not "
+      "type; of a GGUF file quantized, or the type of its matrices: f32, f16, bf16, q8_0, q4_0, q4_k_m, q6_k ...; not "
       "given: quantized");
   if (const auto code = in.read(argc, argv)) return *code;
   stored_as stored;

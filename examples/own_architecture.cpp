@@ -31,7 +31,7 @@ struct two_branches : graft::llama {
     return h + mixed + m.linear("mlp.down_proj", mul(gate, up), h.cols());
   }
 };
-// Its row, and how config.json states its numbers: absent fields have Llama's defaults.
+// The row of the family, and how config.json states its numbers: absent fields have Llama's defaults.
 constexpr graft::model_family family{.name = "two_branches", .formulas = graft::architecture_of<two_branches>()};
 void read_fields(graft::io::config_reader& in, graft::model_config& c) {
   hf::read_decoder(in, c), hf::read_rope(in, c);

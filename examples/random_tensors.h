@@ -46,7 +46,7 @@ template <class Layer> class random_tensors {
       if (graft::status s = layer.set(name.c_str(), value); !s) return s;
     for (const auto& [name, t] : tensors)
       if (graft::status s = layer.set(name.c_str(), t); !s) return s;
-    for (const auto& [name, at] : places_)
+    for (const auto& [name, at] : indices_)
       if (graft::status s = layer.set(name.c_str(), graft::view_of(at.data(), 2, at.size() / 2)); !s) return s;
     return graft::ok;
   }
@@ -72,7 +72,7 @@ template <class Layer> class random_tensors {
       if (leaf.what == op::input) input = random(g, leaf, 0);
       if (leaf.what == op::ids && ids_.empty())
         for (const real v : random(g, leaf, 0).data) ids_.push_back(static_cast<std::int64_t>(std::abs(v) * 70));
-      if (leaf.what == op::index) places_[leaf.name] = graft::synthetic_index(g, i, sizes_in(g));
+      if (leaf.what == op::index) indices_[leaf.name] = graft::synthetic_index(g, i, sizes_in(g));
       // Vectors are factors, so their values are near 1; the values of matrices are small and of either sign.
       const bool vector = leaf.d[2] == graft::dim{1} || leaf.d[3] == graft::dim{1};
       if (leaf.what == op::base || leaf.what == op::frozen || leaf.what == op::param)
@@ -91,7 +91,7 @@ template <class Layer> class random_tensors {
 
   graft::size_map sizes_;
   std::vector<std::int64_t> ids_;
-  std::map<std::string, std::vector<std::int64_t>> places_;  // rows, then columns, of every index
+  std::map<std::string, std::vector<std::int64_t>> indices_;  // rows, then columns, of every index
   std::mt19937 engine_{1};
   std::uniform_real_distribution<double> small_{-0.1, 0.1};
 };

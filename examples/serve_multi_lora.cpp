@@ -69,7 +69,7 @@ class server {
   // Without a tokenizer (`words`) a prompt is token ids.
   server(graft::causal_lm<engine> model, std::optional<hf::tokenizer> words, const graft::generation_settings& settings,
          int batch)
-      : model_(std::move(model)), words_(std::move(words)), how_(settings), batch_(batch) {}
+      : model_(std::move(model)), words_(std::move(words)), settings_(settings), batch_(batch) {}
 
   status load(const std::string& name, const std::string& folder) { return hf::load_adapter(model_, name, folder); }
 
@@ -146,9 +146,9 @@ class server {
       prompts.push_back(r->prompt), adapters.push_back(r->adapters);
       longest = std::max(longest, r->prompt.size());
     }
-    const long long wanted = static_cast<long long>(longest) + *how_.max_new_tokens;
+    const long long wanted = static_cast<long long>(longest) + *settings_.max_new_tokens;
     const int length = static_cast<int>(std::min<long long>(model_.context(), wanted));
-    auto g = graft::generator<engine>::make(model_, how_, static_cast<int>(some.size()), length);
+    auto g = graft::generator<engine>::make(model_, settings_, static_cast<int>(some.size()), length);
     if (!g) return g.failure();
     const auto begin = std::chrono::steady_clock::now();
     auto made = g->run(
@@ -163,7 +163,7 @@ class server {
 
   graft::causal_lm<engine> model_;
   std::optional<hf::tokenizer> words_;
-  graft::generation_settings how_;
+  graft::generation_settings settings_;
   int batch_;
   long long made_ = 0, served_ = 0, batches_ = 0;
   double seconds_ = 0;
@@ -262,7 +262,7 @@ status ask(const std::string& path) {
 }
 
 int main(int argc, char** argv) {
-  std::string folder, from, socket, asked;
+  std::string folder, from, socket, ask_path;
   int batch = 32, tokens = 32;
   bool ids = false;
   arguments::pairs adapters;
@@ -279,12 +279,12 @@ int main(int argc, char** argv) {
   sampling.declare(in);
   in.option("--from FILE", from, "requests from a file instead of standard input");
   in.option("--socket PATH", socket, "requests from clients of a Unix socket at this path");
-  in.option("--ask PATH", asked,
+  in.option("--ask PATH", ask_path,
             "sends the requests of standard input to the server at this path, and prints its answers");
   if (const auto code = in.read(argc, argv)) return *code;
   const auto wrong = [](const char* why) { return std::fprintf(stderr, "serve_multi_lora: %s\n", why), 1; };
-  if (!asked.empty()) {
-    const status done = ask(asked);
+  if (!ask_path.empty()) {
+    const status done = ask(ask_path);
     return done ? 0 : wrong(done.message());
   }
   if (folder.empty()) return in.mistake("MODEL is missing");

@@ -5,7 +5,7 @@
 #include <graft/run/executor_impl.h>
 
 template graft::cpu::operations<double> graft::cpu::every_operation<double>();
-template class graft::cpu::plan_binding<double>;
+template class graft::cpu::program<double>;
 template class graft::cpu::row_products<double>;
 template struct graft::cpu::engine<double>;
 template class graft::executor<graft::cpu::engine<double>>;

@@ -5,7 +5,7 @@
 #include <graft/run/executor_impl.h>
 
 template graft::cpu::operations<float> graft::cpu::every_operation<float>();
-template class graft::cpu::plan_binding<float>;
+template class graft::cpu::program<float>;
 template class graft::cpu::row_products<float>;
 template struct graft::cpu::engine<float>;
 template class graft::executor<graft::cpu::engine<float>>;

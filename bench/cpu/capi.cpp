@@ -19,7 +19,7 @@ struct adapted_layer {
   io::peft_layer adapter;  // owns the tensors
   long long out, in;
   cpu::executor<float> runs;
-  std::vector<std::vector<float>> room{};
+  std::vector<std::vector<float>> memory{};
   std::vector<gradient> gradients{};
 
   adapted_layer(const layer_graphs& graphs, long long rows, long long cols) : out(rows), in(cols), runs(graphs) {}
@@ -28,8 +28,8 @@ struct adapted_layer {
     const graph& g = graphs.backward;
     for (const auto& [name, t] : adapter.tensors) {
       if (g.find_output(name.c_str()) < 0) continue;
-      room.emplace_back(t.data.size());
-      gradients.push_back({name, view_into(room.back().data(), static_cast<long long>(t.data.size()))});
+      memory.emplace_back(t.data.size());
+      gradients.push_back({name, view_into(memory.back().data(), static_cast<long long>(t.data.size()))});
     }
   }
 };

@@ -290,8 +290,8 @@ parsed<completion_request> parse_completion(const std::string& body, bool chat, 
   if (in.problem) return {{}, in.problem};
   for (const auto& p : prompts) {
     r.prompt = p;
-    const int room = facts.context - static_cast<int>(std::min<std::size_t>(p.size(), 1U << 30U));
-    r.max_tokens = tokens.value_or(std::max(1, std::min(facts.default_tokens, room)));
+    const int remaining = facts.context - static_cast<int>(std::min<std::size_t>(p.size(), 1U << 30U));
+    r.max_tokens = tokens.value_or(std::max(1, std::min(facts.default_tokens, remaining)));
     out.prompts.push_back(r);
   }
   out.choices = r.choices * static_cast<int>(std::min<std::size_t>(out.prompts.size(), 1024));
@@ -300,21 +300,23 @@ parsed<completion_request> parse_completion(const std::string& body, bool chat, 
   return {std::move(out), {}};
 }
 
-completion_writer::completion_writer(std::string id, completion_request asked, const model_facts& facts)
+completion_writer::completion_writer(std::string id, completion_request completion, const model_facts& facts)
     : id_(std::move(id)),
-      asked_(std::move(asked)),
+      completion_(std::move(completion)),
       facts_(&facts),
-      choices_(static_cast<std::size_t>(asked_.choices)),
+      choices_(static_cast<std::size_t>(completion_.choices)),
       created_(static_cast<long long>(std::time(nullptr))),
-      open_(asked_.choices) {
-  for (const auto& p : asked_.prompts) prompt_tokens_ += static_cast<long long>(p.prompt.size());
+      open_(completion_.choices) {
+  for (const auto& p : completion_.prompts) prompt_tokens_ += static_cast<long long>(p.prompt.size());
 }
 std::string completion_writer::token_text(std::int64_t token) const {
   return facts_->words ? std::string(facts_->words->bytes(token, false)) : "token_id:" + std::to_string(token);
 }
 ordered_json completion_writer::head(bool chunk) const {
-  const char* const object = !asked_.chat ? "text_completion" : chunk ? "chat.completion.chunk" : "chat.completion";
-  return {{"id", id_}, {"object", object}, {"created", created_}, {"model", asked_.model}};
+  const char* const object = !completion_.chat ? "text_completion"
+                             : chunk           ? "chat.completion.chunk"
+                                               : "chat.completion";
+  return {{"id", id_}, {"object", object}, {"created", created_}, {"model", completion_.model}};
 }
 ordered_json completion_writer::score(const event& e) const {
   const auto entry = [&](std::int64_t token, double logprob) {
@@ -330,8 +332,8 @@ ordered_json completion_writer::score(const event& e) const {
 }
 // /v1/completions has lists of tokens, /v1/chat/completions a list of objects.
 ordered_json completion_writer::logprobs(const ordered_json& scores, std::size_t offset) const {
-  if (!asked_.logprobs) return nullptr;
-  if (asked_.chat) return {{"content", scores}};
+  if (!completion_.logprobs) return nullptr;
+  if (completion_.chat) return {{"content", scores}};
   ordered_json out{{"tokens", ordered_json::array()},
                    {"token_logprobs", ordered_json::array()},
                    {"top_logprobs", ordered_json::array()},
@@ -358,13 +360,13 @@ std::string completion_writer::take(const event& e) {
   if (e.token >= 0) {
     ++made_tokens_;
     if (!facts_->words) text = (c.text.empty() ? "" : ",") + std::to_string(e.token);
-    if (asked_.logprobs) c.scores.push_back(score(e));
+    if (completion_.logprobs) c.scores.push_back(score(e));
   }
   c.text += text;
   const bool first = !std::exchange(c.begun, true);
-  if (!asked_.stream || (text.empty() && !e.finished && !(asked_.chat && first))) return {};
+  if (!completion_.stream || (text.empty() && !e.finished && !(completion_.chat && first))) return {};
   ordered_json one{{"index", e.choice}};
-  if (asked_.chat) {
+  if (completion_.chat) {
     one["delta"] = ordered_json::object();
     if (first) one["delta"]["role"] = "assistant";
     if (!text.empty() || first) one["delta"]["content"] = text;
@@ -377,7 +379,7 @@ std::string completion_writer::take(const event& e) {
   one["finish_reason"] = e.finished ? ordered_json(c.why) : ordered_json(nullptr);
   ordered_json chunk = head(true);
   chunk["choices"] = ordered_json::array({one});
-  if (asked_.include_usage) chunk["usage"] = nullptr;
+  if (completion_.include_usage) chunk["usage"] = nullptr;
   return written(chunk);
 }
 std::string completion_writer::usage_chunk(long long reused_tokens) const {
@@ -391,7 +393,7 @@ std::string completion_writer::body(long long reused_tokens) const {
   for (std::size_t k = 0; k < choices_.size(); ++k) {
     const choice& c = choices_[k];
     ordered_json one{{"index", k}};
-    if (asked_.chat)
+    if (completion_.chat)
       one["message"] = {{"role", "assistant"}, {"content", c.text}};
     else
       one["text"] = c.text;

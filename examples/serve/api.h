@@ -29,7 +29,7 @@ template <class T> struct parsed {
   std::optional<api_error> problem{};
 };
 
-// What the server knows of its model.
+// The facts of the model that requests are checked against.
 struct model_facts {
   std::string name;  // that requests call the base by
   int vocabulary = 0, context = 0, default_tokens = 256;
@@ -53,7 +53,7 @@ parsed<completion_request> parse_completion(const std::string& body, bool chat, 
 // Makes the bodies of one completion from its events.
 class completion_writer {
  public:
-  completion_writer(std::string id, completion_request asked, const model_facts& facts);
+  completion_writer(std::string id, completion_request completion, const model_facts& facts);
 
   // Takes an event and returns the data of a chunk of a stream; empty: nothing is to be sent yet.
   std::string take(const graft::serving::event& e);
@@ -64,7 +64,7 @@ class completion_writer {
   long long prompt_tokens() const { return prompt_tokens_; }
   long long made_tokens() const { return made_tokens_; }
   std::string finish() const { return choices_.empty() ? "" : choices_[0].why; }
-  const completion_request& asked() const { return asked_; }
+  const completion_request& completion() const { return completion_; }
 
  private:
   struct choice {
@@ -81,7 +81,7 @@ class completion_writer {
   std::string token_text(std::int64_t token) const;
 
   std::string id_;
-  completion_request asked_;
+  completion_request completion_;
   const model_facts* facts_;
   std::vector<choice> choices_;
   long long created_ = 0, prompt_tokens_ = 0, made_tokens_ = 0;

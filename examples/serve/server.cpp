@@ -103,7 +103,7 @@ std::string time_now() {
   static_cast<void>(std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &utc));
   return text;
 }
-// What the log says of a completion, filled in when it is over.
+// One line of the log for a completion, filled in when it has ended.
 struct completion_record {
   std::string id, path, model, finish;
   int status = 200;
@@ -362,21 +362,21 @@ class routes {
   };
   void complete(const httplib::Request& q, httplib::Response& a, bool chat) {
     const auto begin = clock::now();
-    auto asked = parse_completion(q.body, chat, facts_);
-    if (asked.problem) return refuse(a, *asked.problem);
+    auto parsed_body = parse_completion(q.body, chat, facts_);
+    if (parsed_body.problem) return refuse(a, *parsed_body.problem);
     auto to = std::make_shared<response>();
     const auto deadline = clock::now() + std::chrono::seconds(options_.request_seconds);
     int first_choice = 0;
-    for (request& r : asked.value.prompts) {
+    for (request& r : parsed_body.value.prompts) {
       r.deadline = deadline;
       const submission sent = engine_.submit(r, to, first_choice);
       if (sent.what != submission::kind::accepted) return to->cancel(), refuse(a, error_of(sent));
       first_choice += r.choices;
     }
-    const bool stream = asked.value.stream;
+    const bool stream = parsed_body.value.stream;
     auto c = std::make_shared<completion>(
-        completion_writer(new_id(chat ? "chatcmpl" : "cmpl"), std::move(asked.value), facts_), to, active);
-    c->record.begin = begin, c->record.path = q.path, c->record.model = c->writer.asked().model,
+        completion_writer(new_id(chat ? "chatcmpl" : "cmpl"), std::move(parsed_body.value), facts_), to, active);
+    c->record.begin = begin, c->record.path = q.path, c->record.model = c->writer.completion().model,
     c->record.prompt_tokens = c->writer.prompt_tokens();
     std::optional<event> first;
     while (!first) first = to->next(std::chrono::milliseconds(1000));
@@ -437,7 +437,7 @@ class routes {
     const std::string data = take(c, *e);
     if (!data.empty() && !send(data)) return false;
     if (!c.writer.finished()) return true;
-    if (c.writer.asked().include_usage && !send(c.writer.usage_chunk(c.from->reused_tokens()))) return false;
+    if (c.writer.completion().include_usage && !send(c.writer.usage_chunk(c.from->reused_tokens()))) return false;
     if (!send("[DONE]")) return false;
     sink.done();
     over(c);
@@ -529,7 +529,7 @@ graft::status serve(serving_base& engine, const std::function<void()>& run_engin
     // A second signal ends them at once.
     while (!over() && clock::now() < patience && signals::wait(20) != 's') continue;
     engine.stop();
-    // What was made is sent, as far as its clients read it.
+    // Sends the text that was generated, as far as clients read it.
     const auto sent = clock::now() + std::chrono::seconds(options.write_seconds);
     while (!over() && clock::now() < sent) std::this_thread::sleep_for(std::chrono::milliseconds(5));
     http.stop();

@@ -176,17 +176,17 @@ def restore(model):
 
 def report(model):
     """Says for each of PEFT's layers who computes it: {path: "graft: lora" or "PEFT: and why"}."""
-    said = {}
+    lines = {}
     for name, layer in _layers_of(model):
         path = name.removeprefix("base_model.model.")
         state = layer.__dict__.get("_graft")
         if state is None:
             other = "its forward was replaced by another tool" if "forward" in layer.__dict__ else "call accelerate()"
-            said[path] = f"PEFT: {other}"
+            lines[path] = f"PEFT: {other}"
             continue
         plan = state.plan(layer, tuple(layer.active_adapters))
         if isinstance(plan, _Refusal):
-            said[path] = f"PEFT: {plan.why}"
+            lines[path] = f"PEFT: {plan.why}"
             continue
         methods = ", ".join(_peft.methods_of(plan))
         limits = []
@@ -196,5 +196,5 @@ def report(model):
             limits.append("PEFT in training, where the method samples")
         if state.why is not None:
             limits.append(f"PEFT in the last call that graft did not take: {state.why}")
-        said[path] = f"graft: {methods}" + (f" ({'; '.join(limits)})" if limits else "")
-    return said
+        lines[path] = f"graft: {methods}" + (f" ({'; '.join(limits)})" if limits else "")
+    return lines

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one of PEFT's layers computes: the library's description of it, and where its tensors lie.
+"""What one of PEFT's layers computes: the library's description of it, and where its tensors are.
 
 The library reads the adapter's configuration, as it reads adapter_config.json, and answers with the formula, its numbers,
-and the names of its tensors. Here each name becomes a place in the PyTorch module.
+and the names of its tensors. Here each name becomes a reference to a tensor of the PyTorch module.
 """
 
 import enum
@@ -53,7 +53,7 @@ def config_text(config, module):
     return json.dumps(kept, default=_plain)
 
 
-class Place:
+class TensorRef:
     """A tensor of an adapter in the module of its layer: an attribute, an entry of it, and attributes of the entry."""
 
     __slots__ = ("attribute", "key", "rest", "shape", "corner", "constant", "joins")
@@ -82,19 +82,19 @@ class Place:
 
 
 def _parts(layer, adapter, leaf, rank):
-    place = Place(leaf, adapter)
-    place.joins = rank
-    return place
+    ref = TensorRef(leaf, adapter)
+    ref.joins = rank
+    return ref
 
 
 def _entry(layer, adapter, leaf):
-    """The place of a leaf that has the name of its tensor in the file, without the adapter's name."""
+    """The reference of a leaf that has the name of its tensor in the file, without the adapter's name."""
     attribute, *rest = leaf.split(".")
     holder = getattr(layer, attribute, None)
     if holder is None:
         raise Unsupported(f"the module has no '{attribute}'")
     if isinstance(holder, torch.Tensor):
-        return Place(attribute)
+        return TensorRef(attribute)
     try:
         found = holder[adapter]
     except (KeyError, TypeError):
@@ -115,7 +115,7 @@ def _entry(layer, adapter, leaf):
         if not isinstance(getattr(found, "weight", None), torch.Tensor):
             raise Unsupported(f"'{attribute}' of the module holds no tensor")
         steps.append("weight")
-    return Place(attribute, adapter, steps)
+    return TensorRef(attribute, adapter, steps)
 
 
 def _pairs(rows, columns):
@@ -145,12 +145,12 @@ def _wavelet_entries(layer, adapter, out, features):
         low = torch.tensor(Wavelet(layer.waveft_wavelet_family[adapter]).rec_lo, dtype=torch.float64)
     high = low.flip(0) * torch.tensor([(-1.0) ** k for k in range(low.numel())], dtype=torch.float64)
 
-    def reach(place, size):
+    def reach(position, size):
         if not layer.waveft_use_idwt[adapter]:
-            return place, torch.zeros_like(place, dtype=torch.bool)
+            return position, torch.zeros_like(position, dtype=torch.bool)
         padded = size + low.numel() - 2 + size % 2
-        half, place = padded // 2, place + (padded - size) // 2
-        return 2 * (place % half) - (low.numel() - 2), place >= half
+        half, position = padded // 2, position + (padded - size) // 2
+        return 2 * (position % half) - (low.numel() - 2), position >= half
 
     (row, row_detail), (column, column_detail) = reach(at[0], out), reach(at[1], features)
     steps = torch.arange(low.numel())
@@ -174,7 +174,7 @@ def _kept_factors(layer, adapter):
 
 
 def _group_entries(layer, adapter):
-    """Where AdaMSS' numbers stand: for each group its rows, and the columns that its rank takes."""
+    """The indices of AdaMSS' numbers: for each group its rows, and the columns that its rank takes."""
     groups = [layer.seg_result[adapter][k] for k in layer.train_subspace_index[adapter]]
     rows, columns, first = [], [], 0
     for group, A in zip(groups, layer.adamss_A[adapter]):
@@ -216,40 +216,40 @@ def _derived(layer, adapter, leaf, out, features):
 _NAMES = {"psoft_A": "_psoft_A_cache", "psoft_B": "_psoft_B_cache"}
 
 
-def place_of(leaf, layer, adapter, out, features):
+def ref_of(leaf, layer, adapter, out, features):
     name = leaf["name"]
     if name == "base_layer.bias":
-        return Place("base_layer", None, ("bias",))
+        return TensorRef("base_layer", None, ("bias",))
     made = _derived(layer, adapter, name, out, features)
     if made is not None:
-        place = Place(constant=made)
+        ref = TensorRef(constant=made)
     elif leaf["layout"] == "parts":
-        place = _parts(layer, adapter, name, len(leaf["shape"]))
+        ref = _parts(layer, adapter, name, len(leaf["shape"]))
     elif name == "tinylora_v":
-        place = Place(name, adapter, (layer._tinylora_v_key[adapter],))
+        ref = TensorRef(name, adapter, (layer._tinylora_v_key[adapter],))
     else:
-        place = _entry(layer, adapter, _NAMES.get(name, name))
-    found, expected = place.raw(layer), leaf["shape"]
+        ref = _entry(layer, adapter, _NAMES.get(name, name))
+    found, expected = ref.raw(layer), leaf["shape"]
     if not isinstance(found, torch.Tensor):
         raise Unsupported(f"'{name}' is a {type(found).__name__}, and the formula reads a tensor")
     if leaf["role"] == "index":
-        place = Place(constant=found.detach().long())
-        found = place.constant
+        ref = TensorRef(constant=found.detach().long())
+        found = ref.constant
     fits = len(expected) == found.dim() and all(n in (-1, m) for n, m in zip(expected, found.shape))
     if leaf["layout"] == "corner" and not fits:
-        place.corner = tuple(expected)
+        ref.corner = tuple(expected)
     elif not fits:
         shape = [found.numel()] if len(expected) == 1 else expected
         if sum(n < 0 for n in shape) > 1 or leaf["layout"] not in ("itself", "column"):
             raise Unsupported(f"'{name}' has shape {list(found.shape)}, and the formula reads {expected}")
-        place.shape = tuple(shape)
-    return place
+        ref.shape = tuple(shape)
+    return ref
 
 
 class Plan:
-    """The formula of a layer with certain adapters, and the places of its tensors."""
+    """The formula of a layer with certain adapters, and the references to its tensors."""
 
-    __slots__ = ("text", "places", "has_bias", "trains_bias", "transposed", "dropout", "configs", "scalings",
+    __slots__ = ("text", "refs", "has_bias", "trains_bias", "transposed", "dropout", "configs", "scalings",
                  "eval_only")
 
     def tensors(self, layer):
@@ -258,7 +258,7 @@ class Plan:
         own = [weight]
         if self.has_bias:  # a trained bias is a parameter of the adapter, and listed again there
             own.append(base.bias.detach() if self.trains_bias else base.bias)
-        return own + [p.tensor(layer) for p in self.places]
+        return own + [p.tensor(layer) for p in self.refs]
 
 
 def base_of(layer):
@@ -288,10 +288,10 @@ def _describe(layer, adapter, config, module, out, features, has_bias):
             parts.remove(adapter)
             shapes[".".join(parts)] = list(t.shape)
     try:
-        said = ops.describe_layer(config_text(config, module), module, out, features, has_bias, json.dumps(shapes))
+        described = ops.describe_layer(config_text(config, module), module, out, features, has_bias, json.dumps(shapes))
     except RuntimeError as e:
         raise Unsupported(str(e).splitlines()[0]) from None
-    return json.loads(said)
+    return json.loads(described)
 
 
 def _numbers(description, layer, adapter):
@@ -322,7 +322,7 @@ def plan_of(layer, adapters, configs, module):
     base, out, features, transposed = base_of(layer)
     has_bias = base.bias is not None
     plan = Plan()
-    plan.has_bias, plan.transposed, plan.places = has_bias, transposed, []
+    plan.has_bias, plan.transposed, plan.refs = has_bias, transposed, []
     plan.configs = tuple(configs.get(a) for a in adapters)
     plan.scalings = scalings_of(layer, adapters)
     plan.trains_bias = plan.dropout = plan.eval_only = False
@@ -335,11 +335,11 @@ def plan_of(layer, adapters, configs, module):
             continue
         _refuse_variants(layer, adapter, config)
         d = _describe(layer, adapter, config, module, out, features, has_bias)
-        places = [place_of(leaf, layer, adapter, out, features) for leaf in d["leaves"]]
+        refs = [ref_of(leaf, layer, adapter, out, features) for leaf in d["leaves"]]
         described.append({"method": d["method"], "trains_bias": d["trains_bias"],
                           "tensors": [leaf["name"] for leaf in d["leaves"]], "scalars": _numbers(d, layer, adapter),
                           "sizes": d["sizes"]})
-        plan.places += places
+        plan.refs += refs
         plan.trains_bias = plan.trains_bias or d["trains_bias"]
         plan.eval_only = plan.eval_only or _type_name(config) == "PVERA"
         plan.dropout = plan.dropout or any(isinstance(v, (int, float)) and v > 0 for k, v in vars(config).items()

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // A hash of a tensor's memory, by which a bound layer notices that parameters were written. PyTorch's version counters
 // are not enough for them: fused optimizers (torch.optim.AdamW(fused=True), the default of transformers' Trainer) and
-// writes to `parameter.data` leave them as they are. The parameters of an adapter are small beside the weight that a call
-// reads. A change of one word always changes the hash, because every step is invertible in the hash and in the word.
+// writes to `parameter.data` leave them as they are. The parameters of an adapter are small compared with the weight
+// that a call reads. A change of one word always changes the hash, because every step is invertible in the hash and in
+// the word.
 #pragma once
 #include <graft/core/view.h>
 

@@ -52,8 +52,8 @@ bool on_cpu(const Tensor& t) {
   return type == aoti_torch_device_type_cpu();
 }
 
-// A view of a tensor that lives as long as `kept`. An expanded tensor, whose elements share memory, is copied.
-view view_of_tensor(const Tensor& given, const char* name, std::vector<Tensor>& kept) {
+// A view of a tensor that lives as long as `owned`. An expanded tensor, whose elements share memory, is copied.
+view view_of_tensor(const Tensor& given, const char* name, std::vector<Tensor>& owned) {
   if (!on_cpu(given))
     raise(fail("tensor '", name,
                "' is not in the memory of the CPU, and this build of graft_torch has kernels for the "
@@ -64,7 +64,7 @@ view view_of_tensor(const Tensor& given, const char* name, std::vector<Tensor>& 
   bool expanded = false;
   for (std::int64_t k = 0; k < t.dim(); ++k) expanded = expanded || (t.size(k) > 1 && t.stride(k) == 0);
   if (expanded) t = torch::stable::contiguous(t);
-  kept.push_back(t);
+  owned.push_back(t);
   view v{t.data_ptr(), dtype_of(t, name), {1, 1, 1, 1}, static_cast<int>(t.dim())};
   for (int k = 0; k < v.rank; ++k) v.size[k] = t.size(k), v.strides[k] = v.size[k] > 1 ? t.stride(k) : 0;
   // Axes of one element have any stride in torch; row-major ones are meant to be dense.
@@ -125,7 +125,7 @@ template <class Real> class bound_layers {
 };
 
 struct call_tensors {
-  std::vector<Tensor> kept;
+  std::vector<Tensor> owned;
   std::vector<view> all;
   view x;
 };
@@ -135,9 +135,9 @@ call_tensors tensors_of(const Tensor* x, const std::vector<Tensor>& tensors, con
     raise(fail("the layer has ", static_cast<long long>(spec.names.size()), " tensors, the call brings ",
                static_cast<long long>(tensors.size())));
   for (std::size_t k = 0; k < tensors.size(); ++k)
-    c.all.push_back(view_of_tensor(tensors[k], spec.names[k].c_str(), c.kept));
+    c.all.push_back(view_of_tensor(tensors[k], spec.names[k].c_str(), c.owned));
   if (x == nullptr) return c;
-  c.x = view_of_tensor(*x, "x", c.kept);
+  c.x = view_of_tensor(*x, "x", c.owned);
   const long long in = c.all[0].rank == 2 ? c.all[0].size[1] : -1;
   if (c.x.rank != 2 || c.x.size[1] != in) raise(fail("x has shape ", shape_of(c.x), ", expected [tokens, ", in, "]"));
   return c;
@@ -180,8 +180,8 @@ std::vector<Tensor> backward_in(const Tensor& dy, const Tensor& x, const std::ve
   const std::shared_ptr<const layer_spec> spec = take_value(layer_spec_of(text));
   const auto layer = bound_layers<Real>::find(number, text);
   call_tensors c = tensors_of(&x, tensors, *spec);
-  const view dy_view = view_of_tensor(dy, "dy", c.kept);
-  const view saved_view = view_of_tensor(saved, "saved", c.kept);
+  const view dy_view = view_of_tensor(dy, "dy", c.owned);
+  const view saved_view = view_of_tensor(saved, "saved", c.owned);
   const long long width = take_value(layer->saved_width(c.all));
   if (saved_view.count() != c.x.size[0] * width || saved_view.type != cpu::engine<Real>::storage_type ||
       !saved_view.contiguous())
@@ -251,7 +251,7 @@ STABLE_TORCH_LIBRARY_IMPL(graft, CPU, m) {
   m.impl("adapted_linear_backward", TORCH_BOX(&graft::pytorch::adapted_linear_backward));
   m.impl("saved_width", TORCH_BOX(&graft::pytorch::saved_width));
 }
-// The same functions say that they need tensors of the CPU.
+// On other devices these functions fail and say that they need tensors of the CPU.
 STABLE_TORCH_LIBRARY_IMPL(graft, CUDA, m) {
   m.impl("adapted_linear", TORCH_BOX(&graft::pytorch::adapted_linear));
   m.impl("adapted_linear_backward", TORCH_BOX(&graft::pytorch::adapted_linear_backward));

@@ -37,9 +37,9 @@ TEST_CASE("view: sizes are listed as in a file") {
 TEST_CASE("view: element counts beyond 32 bits") { BOTH(view_of(numbers, 1LL << 32, 1LL << 20).count() == 1LL << 52); }
 
 TEST_CASE("view_into: element type and sizes of memory to write") {
-  float room[6]{};
-  const mutable_view v = view_into(room, 2, 3);
-  CHECK(v.data == room);
+  float memory[6]{};
+  const mutable_view v = view_into(memory, 2, 3);
+  CHECK(v.data == memory);
   CHECK(v.count() == 6);
   CHECK(v.type == dtype::f32);
 }

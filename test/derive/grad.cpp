@@ -137,7 +137,7 @@ namespace {
 template <op Op> struct through : unnamed {
   static constexpr ex weight(scope p, ex W) {
     auto a = p.param("a", W.rows(), W.cols());
-    return W + ex{p.g, make::unary(*p.g, Op, a.i)};
+    return W + ex{p.g, make_node::unary(*p.g, Op, a.i)};
   }
 };
 struct subtracted : unnamed {

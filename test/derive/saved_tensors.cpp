@@ -92,7 +92,7 @@ TEST_CASE("saved tensors: a norm that a GEMM of forward reads, and none if no gr
     auto n = p.size("n");
     const ex x = p.leaf(op::input, "x", 2, 1, 1, p.tokens(), n), eps = p.scalar("eps");
     const ex weight = trained ? p.param("A", n, n) : p.frozen("A", n, n);
-    g.add_output((ex{&g, make::normalize(g, x.i, eps.i, true)} * t(weight)).i, "y");
+    g.add_output((ex{&g, make_node::normalize(g, x.i, eps.i, true)} * t(weight)).i, "y");
     const builder f = canonical(g);
     const saved_pair pair = select_saved_tensors(f, canonical(grad(f)));
     CHECK(graph(pair.forward).outs == (trained ? 2 : 1));

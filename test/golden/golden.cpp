@@ -2,7 +2,7 @@
 // golden DIR [--on cpu|eager|cuda|cuda-bf16|cuda-eager]: every case under DIR/layers, DIR/models and DIR/gguf through
 // the library, one line a case with the largest relative error of each tensor. A case that cannot be represented is a
 // failure, but attention with a soft cap on a GPU, which must be refused there by name. Models run by fused plans only,
-// cuda-bf16 is of models, and GGUF files run on the CPU; --keep FOLDER keeps the adapters that they trained and wrote
+// cuda-bf16 is of models, whose bounds are computed and printed too (bf16_model.h), and GGUF files run on the CPU; --keep FOLDER keeps the adapters that they trained and wrote
 // (peft_reads.py).
 #include <graft/model/on_cpu.h>
 
@@ -38,7 +38,7 @@ bool report(const std::filesystem::path& folder, const golden::runner& how) {
 }
 
 // Prints the line of a model's case.
-bool report_checks(const graft::result<golden::model_checks>& r) {
+bool report_checks(const graft::result<golden::model_checks>& r, bool with_bounds = false) {
   if (!r) {
     std::printf(" FAILED: %s\n", r.message());
     return false;
@@ -48,6 +48,7 @@ bool report_checks(const graft::result<golden::model_checks>& r) {
     const bool close = c.error <= c.tolerance;
     good = good && close;
     std::printf(" %s%s %.1e", close ? "" : "WRONG ", c.name.c_str(), c.error);
+    if (with_bounds && c.tolerance > 0) std::printf(" of %.1e", c.tolerance);
   }
   std::printf("\n");
   return good;
@@ -70,7 +71,7 @@ bool report_model(const std::filesystem::path& folder, const std::filesystem::pa
   const char* const no_kernel = "attention with a soft cap on its scores has no kernel on the GPU";
   if (how.gpu && !r && std::string(r.message()).find(no_kernel) != std::string::npos)
     return std::printf(" refused: %s\n", no_kernel), true;
-  return report_checks(r);
+  return report_checks(r, how.narrow);
 }
 
 // The folders in a folder, in order.

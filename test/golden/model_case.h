@@ -48,20 +48,51 @@ inline result<std::vector<std::vector<std::int64_t>>> read_prompts(const io::saf
   return prompts;
 }
 
+// ‖got - wanted‖ / ‖wanted‖; infinite if a value is NaN.
+inline double relative_norm(std::span<const float> got, std::span<const float> wanted) {
+  double off = got.size() == wanted.size() ? 0 : INFINITY, norm = 0;
+  for (std::size_t i = 0; i < got.size() && i < wanted.size(); ++i) {
+    const double d = static_cast<double>(got[i]) - static_cast<double>(wanted[i]);
+    off += d * d, norm += static_cast<double>(wanted[i]) * static_cast<double>(wanted[i]);
+  }
+  return !(off >= 0) ? INFINITY : norm > 0 ? std::sqrt(off / norm) : std::sqrt(off);
+}
+
 using model_checks = std::vector<model_check>;
 
 using model_numbers = std::map<std::string, std::vector<float>>;
 
+// Moves every element of every matrix by a fraction of itself, up or down by a hash of its index. Moves of different
+// draws are independent.
+struct weight_move {
+  double by = 0;
+  std::uint64_t draw = 0;
+};
+
 // Tolerances, relative to the largest number of a tensor. With `exact`, tokens, elements of gradients and ranks are
-// compared. Without it, a token may differ if its float logit is closer to the largest than the engine's error, and
-// only direction and length of every gradient tensor are compared. With `rounded`, the model's matrices are rounded to
-// bf16 first, and `expected` are the float results with them, which replace those of the file.
+// compared. Without it (bf16_model.h), a token may differ if its float logit is closer to the largest than the engine's
+// error, only direction and length of every gradient tensor are compared, and the distance of logits is a norm that is
+// bounded by a multiple of the distance between `expected` and `nearby`. With `rounded`, the model's matrices are
+// rounded to bf16 first and then moved by `move`, and `expected` are the float results with them, which replace those
+// of the file.
 struct model_comparison {
   double logits = 2e-4, losses = 1e-4, gradients = 1e-4;
-  double angle = 0, length = 0, trained = 0;  // if not exact: of gradient tensors, and of logits after training
+  double angle = 0, length = 0;               // if not exact: of gradient tensors
+  double multiple = 0, multiple_trained = 0;  // if not exact: of the distance between `expected` and `nearby`
   bool exact = true, rounded = false;
+  weight_move move{};
   const model_numbers* expected = nullptr;
+  std::span<const model_numbers> nearby{};  // float results with weights that are moved
   model_numbers* seen = nullptr;
+
+  model_check logits_check(const std::string& name, const std::string& key, std::span<const float> got,
+                           std::span<const float> wanted) const {
+    if (exact) return {name, max_difference(got, wanted), logits};
+    double cost = 0;
+    for (const model_numbers& one : nearby)
+      if (const auto at = one.find(key); at != one.end()) cost = std::max(cost, relative_norm(at->second, wanted));
+    return {name, relative_norm(got, wanted), (key.ends_with("_trained") ? multiple_trained : multiple) * cost};
+  }
 
   result<std::vector<float>> wanted(const io::safetensors& file, const std::string& key) const {
     if (expected != nullptr)
@@ -88,18 +119,21 @@ inline model_weights rounded_weights(const model_weights& from) {
   return out;
 }
 
-// Moves every element of every float matrix by a relative `by`, up or down by a hash of its index.
-inline model_weights moved_weights(const model_weights& from, double by) {
+inline model_weights moved_weights(const model_weights& from, const weight_move& move) {
   model_weights out = from;
   auto memory = std::make_shared<std::deque<std::vector<float>>>();
+  std::uint64_t first = 0;
   for (auto& [name, v] : out.tensors) {
-    if (v.rank < 2 || v.type != dtype::f32) continue;
+    if (v.rank < 2 || (v.type != dtype::f32 && v.type != dtype::bf16)) continue;
     auto& numbers = memory->emplace_back();
     for (long long i = 0; i < v.count(); ++i) {
-      const double sign = (splitmix64(static_cast<std::uint64_t>(i)) & 1U) != 0 ? 1 : -1;
-      numbers.push_back(static_cast<float>(static_cast<const float*>(v.data)[i] * (1 + sign * by)));
+      const double sign = (splitmix64(first + static_cast<std::uint64_t>(i)) & 1U) != 0 ? 1 : -1;
+      const float at =
+          v.type == dtype::f32 ? static_cast<const float*>(v.data)[i] : widen(static_cast<const bf16*>(v.data)[i]);
+      numbers.push_back(static_cast<float>(at * (1 + sign * move.by)));
     }
-    v.data = numbers.data();
+    v.data = numbers.data(), v.type = dtype::f32;
+    first += move.draw << 40U;
   }
   using owner = std::shared_ptr<const void>;
   out.owner = std::make_shared<std::pair<owner, owner>>(from.owner, memory);
@@ -123,7 +157,7 @@ template <class engine, class Reference = engine> class model_case {
     model_numbers at, moved_to;
     result<checks> all = run_moved(folder, keep, within, at, 0, activation);
     if (within.seen != nullptr) *within.seen = at;
-    if (!all || passed(*all) || !within.exact || activation != activation_kind::relu) return all;
+    if (!all || passed(*all) || !within.exact || within.rounded || activation != activation_kind::relu) return all;
     double moved_gradient = INFINITY;
     std::map<std::string, double> moves;
     for (const double by : {2e-6, -2e-6}) {
@@ -154,9 +188,13 @@ template <class engine, class Reference = engine> class model_case {
 
   // Blocks of 4-bit weights that cross rows have two layouts (core/quant_format.h), and the files do not say which one
   // bitsandbytes used: the one that reproduces the logits of the base is taken.
-  static result<causal_lm<engine>> open_base(const std::filesystem::path& folder, bool rounded = false) {
+  static result<causal_lm<engine>> open_base(const std::filesystem::path& folder, const model_comparison& within = {}) {
     auto model = io::hf::load_model<engine>(folder);
-    if (model && rounded) return causal_lm<engine>::make(model->config(), rounded_weights(model->weights()));
+    if (model && within.rounded) {
+      model_weights weights = rounded_weights(model->weights());
+      if (within.move.by != 0) weights = moved_weights(weights, within.move);
+      return causal_lm<engine>::make(model->config(), std::move(weights));
+    }
     if (!model || !model->config().quantized) return model;
     auto file = io::read_safetensors(folder / "expected.safetensors");
     if (!file) return file.failure();
@@ -174,7 +212,7 @@ template <class engine, class Reference = engine> class model_case {
                                   activation_kind& activation) {
     within.seen = &seen;
     const bool bare = folder.filename() == "base";
-    auto model = open_base(folder.parent_path() / "base", within.rounded);
+    auto model = open_base(folder.parent_path() / "base", within);
     if (!model) return model.failure();
     activation = model->config().activation;
     auto file = io::read_safetensors(folder / "expected.safetensors");
@@ -191,7 +229,6 @@ template <class engine, class Reference = engine> class model_case {
       : model_(std::move(model)), file_(std::move(file)), prompts_(std::move(prompts)) {}
 
   status logits(causal_lm<engine>& of, const char* key, const std::string& name) {
-    const bool trained = std::string(key) != "logits" && std::string(key) != "logits_disabled";
     result<std::vector<float>> wanted = within_.wanted(file_, key);
     if (!wanted) return wanted.failure();
     std::vector<sequence_chunk> runs;
@@ -204,8 +241,8 @@ template <class engine, class Reference = engine> class model_case {
       out_.push_back({name, max_difference(got, trained_), 0});
       return ok;
     }
-    if (trained && trained_.empty()) trained_ = got;
-    out_.push_back({name, max_difference(got, *wanted), trained && !within_.exact ? within_.trained : within_.logits});
+    if (name == "logits_trained") trained_ = got;
+    out_.push_back(within_.logits_check(name, key, got, *wanted));
     return ok;
   }
   status generated(const char* key) {
@@ -241,7 +278,9 @@ template <class engine, class Reference = engine> class model_case {
   // error.
   result<double> unfounded(const std::vector<std::int64_t>& got, const std::vector<std::int64_t>& wanted,
                            std::size_t length) {
-    result<causal_lm<Reference>> exact = model_case<Reference>::open_base(base_, within_.rounded);
+    model_comparison still = within_;
+    still.move = {};
+    result<causal_lm<Reference>> exact = model_case<Reference>::open_base(base_, still);
     if (!exact) return exact.failure();
     if (status s = exact->set_adapters(model_.adapters()); !s) return s.failure();
     const auto vocabulary = static_cast<std::size_t>(model_.config().vocabulary);
@@ -467,7 +506,7 @@ template <class engine, class Reference = engine> class model_case {
     if (!tokens || !wanted) return fail("'train_ids' or 'losses' cannot be read");
     std::optional<causal_lm<engine>> moved;
     if (moved_by_ != 0) {
-      auto made = causal_lm<engine>::make(model_.config(), moved_weights(model_.weights(), moved_by_));
+      auto made = causal_lm<engine>::make(model_.config(), moved_weights(model_.weights(), {moved_by_}));
       if (!made) return made.failure();
       moved = std::move(*made);
       if (status s = moved->set_adapters(model_.adapters()); !s) return s;

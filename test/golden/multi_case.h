@@ -12,7 +12,7 @@ namespace golden {
 template <class engine> class multi_case {
  public:
   static result<model_checks> run(const std::filesystem::path& folder, const model_comparison& within = {}) {
-    auto model = model_case<engine>::open_base(folder.parent_path() / "base", within.rounded);
+    auto model = model_case<engine>::open_base(folder.parent_path() / "base", within);
     if (!model) return model.failure();
     auto file = io::read_safetensors(folder / "expected.safetensors");
     if (!file) return file.failure();
@@ -117,7 +117,7 @@ template <class engine> class multi_case {
     std::vector<float> got(wanted->size());
     if (status s = model_.logits(runs, got, false, chunk_adapters); !s) return s;
     within_.note("logits." + name, got);
-    out_.push_back({how[0] == '\0' ? name : how, max_difference(got, *wanted), within_.logits});
+    out_.push_back(within_.logits_check(how[0] == '\0' ? name : how, "logits." + name, got, *wanted));
     return ok;
   }
 

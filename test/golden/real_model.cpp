@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a model computes, for comparisons with other programs by hand (compare_real_model.py).
-//     real_model greedy MODEL IDS TOKENS               a line of TOKENS greedy tokens for each line of token ids in IDS
+//     real_model greedy MODEL IDS TOKENS [ADAPTER]     a line of TOKENS greedy tokens for each line of token ids in IDS
+//     real_model logits MODEL IDS OUT [ADAPTER]        the logits after every token of every line, as float32, in OUT
 //     real_model losses MODEL IDS ADAPTER BATCH RATE   a loss for each step of AdamW that trains the adapter, one step on
 //                                                      BATCH lines of IDS
 //     real_model perplexity MODEL IDS                  of all lines together
@@ -11,6 +12,7 @@
 #include <graft/model/training_run.h>
 
 #include <cstdio>
+#include <fstream>
 #include <sstream>
 
 #include "../../examples/arguments.h"
@@ -50,11 +52,24 @@ status greedy(causal_lm<engine>& model, const token_lines& prompts, int tokens) 
   }
   return ok;
 }
-status losses(causal_lm<engine>& model, const token_lines& data, const std::string& adapter, std::size_t batch,
-              double rate) {
+status logits(causal_lm<engine>& model, const token_lines& data, const std::string& to) {
+  std::ofstream out(to, std::ios::binary);
+  for (const auto& ids : data) {
+    const sequence_chunk rows[] = {{ids, 0, 0}};
+    std::vector<float> all(ids.size() * static_cast<std::size_t>(model.config().vocabulary));
+    if (status s = model.logits(rows, all); !s) return s;
+    out.write(reinterpret_cast<const char*>(all.data()), static_cast<std::streamsize>(all.size() * sizeof(float)));
+  }
+  return out.flush() ? status(ok) : status(io::fail_in(to, "the file cannot be written"));
+}
+status load_adapter(causal_lm<engine>& model, const std::string& adapter) {
   auto adapters = io::load_adapters(adapter, model);
   if (!adapters) return adapters.failure();
-  if (status s = model.set_adapters(std::move(adapters->set)); !s) return s;
+  return model.set_adapters(std::move(adapters->set));
+}
+status losses(causal_lm<engine>& model, const token_lines& data, const std::string& adapter, std::size_t batch,
+              double rate) {
+  if (status s = load_adapter(model, adapter); !s) return s;
   auto run = training_run<engine>::make(model, {.dropout = false});
   if (!run) return run.failure();
   auto optimizer = run->optimizer({.rate = rate});
@@ -96,7 +111,10 @@ status run(const std::vector<std::string>& all) {
   if (!model) return model.failure();
   const auto data = read_lines(all[2]);
   if (!data) return data.failure();
-  if (all[0] == "greedy" && all.size() == 4) return greedy(*model, *data, std::stoi(all[3]));
+  if ((all[0] == "greedy" || all[0] == "logits") && all.size() == 5)
+    if (status s = load_adapter(*model, all[4]); !s) return s;
+  if (all[0] == "greedy" && (all.size() == 4 || all.size() == 5)) return greedy(*model, *data, std::stoi(all[3]));
+  if (all[0] == "logits" && (all.size() == 4 || all.size() == 5)) return logits(*model, *data, all[3]);
   if (all[0] == "losses" && all.size() == 6)
     return losses(*model, *data, all[3], std::stoul(all[4]), std::stod(all[5]));
   if (all[0] == "perplexity") return perplexity(*model, *data);
@@ -106,7 +124,7 @@ status run(const std::vector<std::string>& all) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc < 4) return std::fprintf(stderr, "real_model greedy|losses|perplexity MODEL IDS ...\n"), 2;
+  if (argc < 4) return std::fprintf(stderr, "real_model greedy|logits|losses|perplexity MODEL IDS ...\n"), 2;
   const status s = run({argv + 1, argv + argc});
   if (!s) std::fprintf(stderr, "real_model: %s\n", s.message());
   return s ? 0 : 1;

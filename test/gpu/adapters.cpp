@@ -43,7 +43,7 @@ TEST_CASE("gpu: an adapter is switched, disabled and replaced, also below a capt
     const pair_of_adapters p(tokens, 16, 5);
     gpu_layer g = p.bound();
     REQUIRE(bool(g.bind({tokens})));
-    std::vector<float> y = p.first.room("y", lora_graphs.forward);
+    std::vector<float> y = p.first.buffer_for("y", lora_graphs.forward);
     REQUIRE(bool(g.forward(p.first.x(), into(y))));
     CHECK(distance(y, reference(p.first)) < 5e-3);
     REQUIRE(bool(g.activate({1})));
@@ -84,7 +84,7 @@ TEST_CASE("gpu: written parameters take effect after parameters_changed, also be
     gpu_layer g(graphs, dtype::bf16, mode::fused);
     REQUIRE(bool(before.bind(g)));
     REQUIRE(bool(g.bind({40})));
-    std::vector<float> y = before.room("y", graphs.forward);
+    std::vector<float> y = before.buffer_for("y", graphs.forward);
     const status s = g.replay(before.x(), into(y), [&]() -> status {
       for (const std::string& p : before.parameters())
         if (status w = g.overwrite(p.c_str(), after.views.at(p)); !w) return w;
@@ -99,9 +99,9 @@ TEST_CASE("gpu: factors of the input are switched, also together with a low-rank
   if (no_gpu()) return;
   const layer_graphs factor = graphs_for("linear", "ia3_feedforward", true);
   for (const long long tokens : {6, 300})
-    for (const bool side : {false, true}) {
-      INFO(tokens, " tokens, ", std::string(side ? "LoRA" : "IA3"), " with IA3");
-      const layer_graphs& other = side ? lora_graphs : factor;
+    for (const bool branch : {false, true}) {
+      INFO(tokens, " tokens, ", std::string(branch ? "LoRA" : "IA3"), " with IA3");
+      const layer_graphs& other = branch ? lora_graphs : factor;
       const sizes shape = pair_of_adapters::shape(tokens, 16);
       const random_layer<float> first = representable(factor, shape, dtype::bf16, 1);
       random_layer<float> second = representable(other, shape, dtype::bf16, 2);
@@ -113,9 +113,9 @@ TEST_CASE("gpu: factors of the input are switched, also together with a low-rank
       for (const auto& [name, v] : second.views)
         if (name != "weight" && name != "bias" && name != "x" && name != "dy")
           REQUIRE(bool(g.set(name.c_str(), v, *added)));
-      if (side) REQUIRE(bool(g.set("scaling", second.scalars.at("scaling"), *added)));
+      if (branch) REQUIRE(bool(g.set("scaling", second.scalars.at("scaling"), *added)));
       REQUIRE(bool(g.bind({tokens})));
-      std::vector<float> y = first.room("y", factor.forward);
+      std::vector<float> y = first.buffer_for("y", factor.forward);
       for (const int which : {0, 1, 0}) {
         const status s = g.activate({which});
         INFO(std::string(s.message()));
@@ -134,7 +134,7 @@ TEST_CASE("gpu: several active adapters add up") {
     const status s = g.activate({0, 1});
     INFO(std::string(s.message()));
     REQUIRE(bool(s));
-    std::vector<float> y = p.first.room("y", lora_graphs.forward);
+    std::vector<float> y = p.first.buffer_for("y", lora_graphs.forward);
     REQUIRE(bool(g.forward(p.first.x(), into(y))));
     const std::vector<double> base = reference(p.first, false), other = reference(p.second);
     std::vector<double> sum = reference(p.first);
@@ -152,7 +152,7 @@ TEST_CASE("gpu: refused operations and their messages") {
   CHECK(std::string(g.activate({2}).message()).starts_with("there is no adapter 2; this layer"));
   CHECK(std::string(g.activate({}).message()) == "activate() needs an adapter; enable(false) runs the base alone");
   REQUIRE(bool(g.bind({6, 16})));
-  std::vector<float> y(3), right = p.first.room("y", lora_graphs.forward);
+  std::vector<float> y(3), right = p.first.buffer_for("y", lora_graphs.forward);
   CHECK(std::string(g.forward(p.first.x(), into(y)).message()) == "output 'y' has 3 elements, expected 3072");
   const std::string unknown_name = g.set("lora_C", 1.0).message();
   INFO(unknown_name);

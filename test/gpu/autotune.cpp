@@ -46,7 +46,7 @@ struct lora_layer {
     REQUIRE(bool(numbers.bind(g)));
     REQUIRE(bool(g.enable_autotuning(file)));
     REQUIRE(bool(g.bind({tokens, 0})));
-    y = numbers.room("y", graphs.forward);
+    y = numbers.buffer_for("y", graphs.forward);
     std::vector<float> again = y, replayed = y;
     const status done = g.forward(numbers.x(), into(y));
     INFO(std::string(done.message()));

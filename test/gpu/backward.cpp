@@ -35,8 +35,8 @@ std::vector<std::vector<double>> reference_gradients(const random_layer<float>& 
   for (auto& [name, values] : d.data) std::copy(l.data.at(name).begin(), l.data.at(name).end(), values.begin());
   cpu::executor<double> e(l.graphs, mode::fused);
   REQUIRE(bool(d.bind(e)));
-  std::vector<std::vector<double>> all{d.room("dx", l.graphs.backward)};
-  for (const std::string& name : d.parameters()) all.push_back(d.room(name.c_str(), l.graphs.backward));
+  std::vector<std::vector<double>> all{d.buffer_for("dx", l.graphs.backward)};
+  for (const std::string& name : d.parameters()) all.push_back(d.buffer_for(name.c_str(), l.graphs.backward));
   std::vector<gradient> wanted;
   for (std::size_t i = 1; i < all.size(); ++i) wanted.push_back({d.parameters()[i - 1], into(all[i])});
   REQUIRE(bool(e.backward(d.x(), d.dy(), into(all[0]), wanted)));
@@ -57,7 +57,7 @@ errors errors_of(const std::string& method, const shape& s, dtype type, bool tra
   const std::vector<double> exact_y = training ? reference(l) : std::vector<double>{};
   auto run = [&] {
     if (training) {
-      std::vector<float> y = l.room("y", l.graphs.forward);
+      std::vector<float> y = l.buffer_for("y", l.graphs.forward);
       const status forth = g.forward(l.x(), into(y));
       INFO(std::string(forth.message()));
       REQUIRE(bool(forth));
@@ -65,8 +65,8 @@ errors errors_of(const std::string& method, const shape& s, dtype type, bool tra
       bound = true;
       CHECK(distance(y, exact_y) < 1e-2);
     }
-    std::vector<std::vector<float>> all{l.room("dx", l.graphs.backward)};
-    for (const std::string& name : l.parameters()) all.push_back(l.room(name.c_str(), l.graphs.backward));
+    std::vector<std::vector<float>> all{l.buffer_for("dx", l.graphs.backward)};
+    for (const std::string& name : l.parameters()) all.push_back(l.buffer_for(name.c_str(), l.graphs.backward));
     std::vector<gradient> wanted;
     for (std::size_t i = 1; i < all.size(); ++i) wanted.push_back({l.parameters()[i - 1], into(all[i])});
     const status done = g.backward(l.x(), l.dy(), into(all[0]), wanted);
@@ -191,7 +191,7 @@ TEST_CASE("gpu: the bytes of saved tensors are known before a call") {
   CHECK(g.saved_bytes(300) == 0);
   g.train(true);
   CHECK(g.saved_bytes(300) == (300 * 16 * 2 + 255) / 256 * 256);
-  std::vector<float> dx = l.room("dx", l.graphs.backward);
+  std::vector<float> dx = l.buffer_for("dx", l.graphs.backward);
   CHECK(!g.backward(l.x(), l.dy(), into(dx), {}));  // without a forward call before
   const random_layer<float> folded = with_dy("lora", {300, 512, 256, 128}, dtype::bf16);
   gpu_layer copy(folded.graphs, dtype::bf16, mode::fused);

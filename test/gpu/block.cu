@@ -121,17 +121,20 @@ struct ran {
 };
 ran run(const graph& g, const tensors& t, const target& to, long long rows) {
   static const gpu::kernel_set kernels = gpu::every_kernel_of<bf>();
-  gpu::plan_binding<bf> plan(g, to);
+  gpu::program<bf> program(g, fuse(g, to));
+  gpu::binding<bf> with;
   leaf_views known = t.leaves;
   for (id i = 0; i < g.size; ++i)
     if (is_leaf(g[i].what) && row(g[i].what).known_at == stage::call) known[static_cast<std::size_t>(i)] = {};
   t.reset_cache();
   gpu::dequantized_buffer dequantized_weight;
   gpu::shared_adapter_args<bf> shared;
-  const status bound = plan.bind(nullptr, kernels, t.sizes, known, {rows, 0}, shared, dequantized_weight, nullptr);
+  const status bound =
+      program.bind(nullptr, kernels, t.sizes, known, {rows, 0}, shared, dequantized_weight, nullptr, with);
   INFO(std::string(bound.message()));
   REQUIRE(bool(bound));
-  call& c = plan.next_call();
+  call c(g);
+  c.begin(t.sizes);
   c.data = t.leaves;
   std::deque<gpu::buffer> out;
   for (int k = 0; k < g.outs; ++k) {
@@ -140,7 +143,7 @@ ran run(const graph& g, const tensors& t, const target& to, long long rows) {
     c.outputs[k] = {out.back().data(), dtype::f32, {n}, 1};
   }
   const long long before = gpu::launch_count();
-  const status done = plan.run(nullptr, to, true);
+  const status done = gpu::execution<bf>(program, with, c, nullptr, to, true).run();
   INFO(std::string(done.message()));
   REQUIRE(bool(done));
   ran r;
@@ -178,7 +181,7 @@ row_batch batch(const std::vector<sequence_rows>& runs, int window, bool cached)
 void check(const graph& g, int head, row_batch rows, double tolerance, const quant_format& how = {}) {
   const tensors t(g, head, rows, how);
   target eager = sm_90;
-  eager.granularity = target::work::by_nodes, eager.fuses_dropout = false;
+  eager.granularity = target::work::by_nodes, eager.can<dropout_gemm>().has_kernel = false;
   const ran fused = run(g, t, sm_90, rows.rows()), single = run(g, t, eager, rows.rows());
   INFO("heads of ", head, ", ", rows.rows(), " rows");
   int copies = 0;  // outputs are requested in float, so results of GEMMs are copied
@@ -238,7 +241,7 @@ TEST_CASE("gpu block: gate, up and their elementwise product, in one kernel and 
   }
   inner = 512;
   const gemm_problem one{dtype::bf16, 1, 14336, 4096, 16}, both[] = {one, one};
-  CHECK(sm_90.gated_kernels(both, sm_90) == 1);
+  CHECK(sm_90.can<gemm_launch>().gated_kernels(both, sm_90) == 1);
 }
 TEST_CASE("gpu block: quantized weights, grouped GEMMs with the norms fused") {
   if (no_gpu()) return;
@@ -265,8 +268,8 @@ TEST_CASE("gpu block: quantized weights, grouped GEMMs with the norms fused") {
   gemm_problem one{dtype::bf16, 1, 14336, 4096, 16};
   one.stored = nf4_64;
   const gemm_problem both[] = {one, one};
-  CHECK(sm_90.gated_kernels(both, sm_90) == 1);
-  CHECK(sm_90.norm_is_fused(one, both, 2, sm_90));
+  CHECK(sm_90.can<gemm_launch>().gated_kernels(both, sm_90) == 1);
+  CHECK(sm_90.can<gemm_launch>().norm_is_fused(one, both, 2, sm_90));
 }
 TEST_CASE("gpu block: gradients") {
   if (no_gpu()) return;

@@ -34,7 +34,7 @@ TEST_CASE("gpu: convolutions on images that grow and shrink, every method") {
     for (const random_layer<float>* l : {&first, static_cast<const random_layer<float>*>(&large), &first,
                                          static_cast<const random_layer<float>*>(&wide)}) {
       INFO(l->shape.at("height"), " x ", l->shape.at("width"));
-      std::vector<float> y = l->room("y", graphs.forward);
+      std::vector<float> y = l->buffer_for("y", graphs.forward);
       for (int k = 0; k < 2; ++k) {
         const status done = g.forward(l->x(), into(y));
         INFO(std::string(done.message()));
@@ -46,9 +46,9 @@ TEST_CASE("gpu: convolutions on images that grow and shrink, every method") {
         std::copy(l->data.at(name).begin(), l->data.at(name).end(), values.begin());
       cpu::executor<double> e(graphs, mode::fused);
       REQUIRE(bool(exact.bind(e)));
-      std::vector<double> dx_exact = exact.room("dx", graphs.backward);
+      std::vector<double> dx_exact = exact.buffer_for("dx", graphs.backward);
       REQUIRE(bool(e.backward(exact.x(), exact.dy(), into(dx_exact), {})));
-      std::vector<float> dx = l->room("dx", graphs.backward);
+      std::vector<float> dx = l->buffer_for("dx", graphs.backward);
       REQUIRE(bool(g.backward(l->x(), l->dy(), into(dx), {})));
       CHECK(distance(dx, dx_exact) < 1e-5);
     }

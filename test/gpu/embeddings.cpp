@@ -22,8 +22,8 @@ TEST_CASE("gpu: gradients of embeddings with ids that repeat, every method, twic
       REQUIRE(bool(l.bind(g)));
       for (int k = 0; k < graphs.backward.outs; ++k) {
         const std::string name = graphs.backward.output_name(k).c_str();
-        std::vector<double> expected = exact.room(name.c_str(), graphs.backward);
-        std::vector<float> first = l.room(name.c_str(), graphs.backward), again = first;
+        std::vector<double> expected = exact.buffer_for(name.c_str(), graphs.backward);
+        std::vector<float> first = l.buffer_for(name.c_str(), graphs.backward), again = first;
         REQUIRE(bool(e.backward(exact.x(), exact.dy(), {}, {{name, into(expected)}})));
         REQUIRE(bool(g.backward(l.x(), l.dy(), {}, {{name, into(first)}})));
         REQUIRE(bool(g.backward(l.x(), l.dy(), {}, {{name, into(again)}})));

@@ -11,7 +11,7 @@ constexpr float usual_step = 1e-2F, step_beside_kinks = 1e-3F;
 constexpr double tolerance = 1e-2;
 
 double loss(gpu_layer& g, const random_layer<float>& l, const view& x) {
-  std::vector<float> y = l.room("y", l.graphs.literal);
+  std::vector<float> y = l.buffer_for("y", l.graphs.literal);
   const status s = g.forward(x, into(y));
   INFO(std::string(s.message()));
   REQUIRE(bool(s));
@@ -50,12 +50,12 @@ void differentiates(const combination& c) {
   REQUIRE(bool(l.bind(g)));
   const std::vector<std::string> parameters = l.parameters();
   std::vector<std::vector<float>> found;
-  for (const std::string& p : parameters) found.push_back(l.room(p.c_str(), c.graphs.backward));
+  for (const std::string& p : parameters) found.push_back(l.buffer_for(p.c_str(), c.graphs.backward));
   std::vector<gradient> wanted;
   for (std::size_t i = 0; i < found.size(); ++i) wanted.push_back({parameters[i], into(found[i])});
   std::vector<float> dx;
   const bool moves_x = c.graphs.backward.result("dx") >= 0 && c.graphs.from.adapter.input_gradient_weight == nullptr;
-  if (c.graphs.backward.result("dx") >= 0) dx = l.room("dx", c.graphs.backward);
+  if (c.graphs.backward.result("dx") >= 0) dx = l.buffer_for("dx", c.graphs.backward);
   const status s = g.backward(l.x(), l.dy(), dx.empty() ? mutable_view{} : into(dx), wanted);
   INFO(std::string(s.message()));
   REQUIRE(bool(s));

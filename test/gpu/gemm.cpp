@@ -20,7 +20,7 @@ double error_of(const std::string& method, bool bias, const shape& s, dtype type
   gpu_layer g(graphs, type, mode::fused);
   REQUIRE(bool(l.bind(g)));
   REQUIRE(bool(g.bind({s.tokens, rank})));
-  std::vector<float> y = l.room("y", graphs.forward), again = y;
+  std::vector<float> y = l.buffer_for("y", graphs.forward), again = y;
   const status done = g.forward(l.x(), into(y));
   INFO(g.describe(s.tokens), ": ", std::string(done.message()));
   REQUIRE(bool(done));

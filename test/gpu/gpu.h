@@ -59,7 +59,7 @@ inline std::vector<double> reference(const random_layer<float>& l, bool adapter 
   cpu::executor<double> e(l.graphs, mode::eager);
   REQUIRE(bool(d.bind(e)));
   REQUIRE(bool(e.enable(adapter)));
-  std::vector<double> y = d.room("y", l.graphs.literal);
+  std::vector<double> y = d.buffer_for("y", l.graphs.literal);
   REQUIRE(bool(e.forward(d.x(), into(y))));
   return y;
 }

@@ -172,7 +172,8 @@ TEST_CASE("gpu: activation and residual are fused into the GEMM, in every family
       q.kernels = gpu::every_kernel_of<bf>();
       gpu::engine<bf>::shared none;
       REQUIRE(bool(gpu::engine<bf>::open(q)));
-      gpu::engine<bf>::bound made(graphs.forward, q.where);
+      gpu::program<bf> made(graphs.forward, fuse(graphs.forward, q.where));
+      gpu::binding<bf> with;
       CHECK(made.launches().launches.size() == 1);
       layer_state state(graphs);
       REQUIRE(bool(state.set("weight", l.w.seen())));
@@ -181,14 +182,15 @@ TEST_CASE("gpu: activation and residual are fused into the GEMM, in every family
       REQUIRE(bool(state.set("scaling", 1.5)));
       const result<bound_leaves> leaves = state.bind(graphs.forward);
       REQUIRE(bool(leaves));
-      REQUIRE(bool(made.bind(q, leaves->sizes, leaves->leaf, {.tokens = tokens}, none)));
-      call& c = made.next_call();
+      REQUIRE(bool(gpu::engine<bf>::bind(q, made, with, leaves->sizes, leaves->leaf, {.tokens = tokens}, none)));
+      call c(graphs.forward);
+      c.begin(leaves->sizes);
       graphs.forward.sizes.set_tokens(c.sizes, tokens);
       c.data[graphs.forward.find("x")] = x.seen();
       c.data[graphs.forward.find("residual")] = residual.seen();
       c.outputs[0] = y.written();
       const long long before = gpu::launch_count();
-      const status s = made.run(q);
+      const status s = gpu::engine<bf>::run(q, made, with, c);
       INFO(std::string(s.message()));
       REQUIRE(bool(s));
       CHECK(gpu::launch_count() - before <= 2);

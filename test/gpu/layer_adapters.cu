@@ -64,7 +64,7 @@ struct gpu_layer {
     return answer();
   }
 };
-double apart(const std::vector<float>& a, const std::vector<float>& b) {
+double largest_difference(const std::vector<float>& a, const std::vector<float>& b) {
   double most = a.size() == b.size() ? 0 : 1;
   for (std::size_t i = 0; i < b.size() && i < a.size(); ++i) {
     const double d = std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i]));
@@ -99,19 +99,19 @@ TEST_CASE("gpu: named adapters of a layer") {
   good(hf::load_adapter(l.is, l.base, "c", folder + "multi/c"));
   good(hf::combine(l.is, l.base, "both", {"a", "c"}, {0.5, 0.25}, {combination::cat}));
   const std::vector<float> bare = l.answer(), a = l.with({"a"}), c = l.with({"c"});
-  CHECK(apart(a, bare) > 1e-3);
-  CHECK(apart(c, a) > 1e-3);
+  CHECK(largest_difference(a, bare) > 1e-3);
+  CHECK(largest_difference(c, a) > 1e-3);
   std::vector<float> sum(bare.size()), half(bare.size());
   for (std::size_t i = 0; i < sum.size(); ++i) {
     sum[i] = a[i] + c[i] - bare[i];
     half[i] = bare[i] + 0.5F * (a[i] - bare[i]) + 0.25F * (c[i] - bare[i]);
   }
-  CHECK(apart(l.with({"a", "c"}), sum) < 2e-5);
-  CHECK(apart(l.with({"both"}), half) < 2e-5);
+  CHECK(largest_difference(l.with({"a", "c"}), sum) < 2e-5);
+  CHECK(largest_difference(l.with({"both"}), half) < 2e-5);
   gpu_layer on(merged(l.w, *l.is.find("a")));
   good(hf::load_adapter(on.is, on.base, "oft", folder + "oft/adapter_init"));
   good(on.is.bind({.tokens = rows}));
-  CHECK(apart(l.with({"a", "oft"}), on.with({"oft"})) < 2e-5);
+  CHECK(largest_difference(l.with({"a", "oft"}), on.with({"oft"})) < 2e-5);
   {
     const auto off = l.is.disabled();
     good(off.begun());

@@ -54,7 +54,7 @@ TEST_CASE("gpu: GEMMs with weights of every quantization format, by every kernel
         const quantized_case c(g, with(with(usual_sizes(), {{"tokens", tokens}, {"out", 200}, {"in", in}}), more),
                                e.format);
         gpu_layer on_gpu = c.bound(dtype::bf16);
-        std::vector<float> y = c.layer.room("y", g.forward);
+        std::vector<float> y = c.layer.buffer_for("y", g.forward);
         const status ran = on_gpu.forward(c.layer.x(), into(y));
         INFO(std::string(ran ? "" : ran.message()));
         REQUIRE(bool(ran));
@@ -75,7 +75,7 @@ TEST_CASE("gpu: rows so long that thread blocks share them, with partial shrink 
         const quantized_case c(g, with(usual_sizes(), {{"tokens", tokens}, {"out", 136}, {"in", in}, {"r", rank}}),
                                e.format);
         gpu_layer on_gpu = c.bound(dtype::bf16);
-        std::vector<float> y = c.layer.room("y", g.forward), again = y;
+        std::vector<float> y = c.layer.buffer_for("y", g.forward), again = y;
         for (std::vector<float>* to : {&y, &again}) {  // the second call begins while the first one ends
           const status ran = on_gpu.forward(c.layer.x(), into(*to));
           INFO(std::string(ran ? "" : ran.message()));
@@ -102,7 +102,7 @@ TEST_CASE("gpu: the kernels of whole units, with a low-rank branch and without")
             g, with(usual_sizes(), {{"tokens", tokens}, {"out", out}, {"in", 4096}, {"r", std::max(rank, 1)}}),
             e.format);
         gpu_layer on_gpu = c.bound(dtype::bf16);
-        std::vector<float> y = c.layer.room("y", g.forward), again = y;
+        std::vector<float> y = c.layer.buffer_for("y", g.forward), again = y;
         for (std::vector<float>* to : {&y, &again, &again}) {  // partial shrink results use two buffers in turn
           const status ran = on_gpu.forward(c.layer.x(), into(*to));
           INFO(std::string(ran ? "" : ran.message()));
@@ -124,7 +124,7 @@ TEST_CASE("gpu: formats that only the CPU reads are refused by name") {
       gpu_layer on_gpu(c.layer.graphs, dtype::bf16, mode::fused);
       REQUIRE(bool(c.layer.bind(on_gpu)));
       const status set = on_gpu.set("weight", c.weight.codes.as_view());
-      std::vector<float> y = c.layer.room("y", g.forward);
+      std::vector<float> y = c.layer.buffer_for("y", g.forward);
       const status ran = set ? on_gpu.forward(c.layer.x(), into(y)) : set;
       CHECK(std::string(ran.message()).find("is stored as " + e.name + ", which runs on the CPU") != std::string::npos);
     }

@@ -157,7 +157,7 @@ TEST_CASE("attention dispatch: with dropout of probabilities attention runs as a
     builder g;
     const id qkv = g.leaf(op::input, "x", 0, 2, {1}, {1}, {256}, {48 * 128});
     const id span = g.leaf(op::ids, "attention_range", 0, 2, {1}, {1}, {span_rows}, {256});
-    const id out = make::attention(g, qkv, span, none_id, {32 * 128}, {128});
+    const id out = make_node::attention(g, qkv, span, none_id, {32 * 128}, {128});
     g.add_output(out, "y");
     const graph made(g);
     const gpu::attention_size p = gpu::attention_size_of(made, out, {}, dtype::bf16);

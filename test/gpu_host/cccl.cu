@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The GPU header beside CUB, Thrust and libcu++ in a file that says `using namespace graft`: no name of ours hides theirs.
+// Includes the GPU header together with CUB, Thrust and libcu++ in a file that says `using namespace graft`: no name of
+// ours hides theirs.
 #include <cub/cub.cuh>
 #include <doctest/doctest.h>
 #include <graft/gpu.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The launches of plans, determined from graphs as plan_binding.cuh does, are in the set that a layer type compiles:
-// for every adapter, forward and backward, on devices with different numbers of SMs.
+// The launches of plans, determined from graphs as backend/gpu/runtime/program.cuh does, are in the set that a layer
+// type compiles: for every adapter, forward and backward, on devices with different numbers of SMs.
 #include <doctest/doctest.h>
 #include <graft/run/type_kernels.h>
 
@@ -24,14 +24,14 @@ gpu::launch_mask of_sum(const graph& g, id i, const size_values& s) {
   const auto any = static_cast<int>(gpu::reduce_form::any);
   return set::reduce_bits(1U << static_cast<int>(gpu::reduce_form_of(size, to)) | 1U << any);
 }
-gpu::launch_mask of_launch(const graph& g, const graft::launch& l, const size_values& s) {
-  if (l.product >= 0 || l.sum >= 0) return 0;
-  if (l.dropout_gemms >= 0) return set::dropout_gemms;
-  if (l.chains >= 0) return set::chain;
-  if (l.stack >= 0) return set::stack;
-  if (gpu::is_attention(g[l.anchor].what) || l.rows >= 0 || l.count <= 1) return 0;
-  if (l.paired_root >= 0) return set::two_expressions | (l.gate_wgrads[0] >= 0 ? set::gates : 0U);
-  return set::expression | (g[l.anchor].what == op::sum_to ? of_sum(g, l.anchor, s) : 0U);
+gpu::launch_mask of_launch(const graph& g, const plan& p, const graft::launch& l, const size_values& s) {
+  if (l.is<dropout_gemm>()) return set::dropout_gemms;
+  if (l.is<matrix_chain>()) return set::chain;
+  if (l.is<matrix_stack>()) return set::stack;
+  const expression_launch* const e = p.as<expression_launch>(l);
+  if (e == nullptr) return 0;
+  if (e->paired_root >= 0) return set::two_expressions | (e->gate_wgrads[0] >= 0 ? set::gates : 0U);
+  return set::expression | (g[e->root].what == op::sum_to ? of_sum(g, e->root, s) : 0U);
 }
 gpu::launch_mask of_product(const graph& g, const gemm_slots& s) {
   gpu::launch_mask all = s.output_rotation >= 0 ? set::fused_rotation : 0U;
@@ -65,9 +65,9 @@ gpu::launch_mask needs(const graph& g, const target& to, const size_values& know
   const plan p = fuse(g, to);
   const size_values s = with_nominals(g, known);
   gpu::launch_mask all = of_known(g, p, s);
-  for (const graft::launch& l : p.launches) all |= of_launch(g, l, s);
+  for (const graft::launch& l : p.launches) all |= of_launch(g, p, l, s);
   for (const gemm_slots& one : p.products) all |= of_product(g, one);
-  for (const wgrad_sum& t : p.sums) {
+  for (const wgrad_sum& t : p.all<wgrad_sum>()) {
     all |= t.by_column ? set::columns : 0U;
     for (const id i : {t.left, t.right})
       if (!t.by_column && is_call_input(g, i) && g.sizes.value(g[i].d[3], s) % 8 != 0) all |= set::pad;
@@ -107,7 +107,7 @@ template <class Layer> void check_products(const std::string& name, const graph&
 template <class Layer> void check(const std::string& name, const graph& g, gpu::launch_mask has) {
   for (target to : {gpu::device_target("large", 90, 132, 66), gpu::device_target("small", 90, 78, 39), sm_80})
     for (const bool fuses_prologue : {true, false}) {
-      to.fuses_prologue = fuses_prologue;
+      to.can<gemm_launch>().fuses_prologue = fuses_prologue;
       const gpu::launch_mask wanted = needs(g, to, static_sizes<Layer>(g));
       INFO(name, " on ", std::string(to.name), std::string(fuses_prologue ? "" : ", without a factor of the input"));
       CHECK((wanted & ~has) == 0);

@@ -160,34 +160,57 @@ TEST_CASE("quantized dispatch: a layer type states its kernels: one, two with a 
   CHECK(all.find("cannot read in less than 2.2 us") != std::string::npos);
 }
 
+TEST_CASE("quantized dispatch: every layout says what it stores and where its scales are") {
+  CHECK(facts_of(quant_layout::none).chunk_bytes == 0);
+  CHECK(facts_of(quant_layout::none).scales == scale_place::nowhere);
+  for (int i = 1; i < quant_layout_count; ++i) {
+    const auto f = static_cast<quant_layout>(i);
+    INFO("layout ", i);
+    CHECK(unit_weight_bytes(f) == unit_rows * quant_steps * 2 * facts_of(f).chunk_bytes);
+    CHECK(unit_weight_bytes(f) > 0);
+    CHECK(has_block_scales(f) + has_short_block_scales(f) + has_row_scales(f) + has_scales_inside(f) == 1);
+    CHECK((unit_scale_bytes(f, false) > 0) == (has_block_scales(f) || has_short_block_scales(f)));
+  }
+  const std::pair<quant_format, quant_layout> known[] = {{nf4_64, quant_layout::block_scales},
+                                                         {double_64, quant_layout::nested_block_scales},
+                                                         {nf4_32, quant_layout::short_block_scales},
+                                                         {int8_rows, quant_layout::int8},
+                                                         {fp8, quant_layout::fp8},
+                                                         {q8_0, quant_layout::q8_0},
+                                                         {q4_0, quant_layout::q4_0}};
+  for (const auto& [format, layout] : known) CHECK(quant_layout_of(format, 4096) == layout);
+}
+
 TEST_CASE("code choice: formats that only the CPU reads are refused by name") {
   for (const quant_format& e : {nf4_64, double_64, int8_rows, fp8, q8_0, q4_0}) CHECK(has_gpu_kernels(e));
-  const auto said = [](const quant_format& e) {
+  const auto message_of = [](const quant_format& e) {
     const quant_state state{.format = e};
     view v{nullptr, e.type};
     v.quant = &state;
     return std::string(check_gpu_format("blk.0.ffn_up.weight", v).message());
   };
-  CHECK(said(q8_0).empty());
+  CHECK(message_of(q8_0).empty());
   CHECK(std::string(check_gpu_format("x", view{}).message()).empty());
   int refused = 0;
   quant_formats::ggml_formats::for_each([&](auto f) {
     const quant_format e = f.format();
     if (e == q8_0 || e == q4_0) return;
     ++refused;
-    CHECK(said(e) == std::string("tensor 'blk.0.ffn_up.weight' is stored as ") + f.name +
-                         ", which runs on the CPU; on the GPU use weights in Q8_0, Q4_0, NF4, int8, FP8, F16 or BF16");
+    CHECK(message_of(e) ==
+          std::string("tensor 'blk.0.ffn_up.weight' is stored as ") + f.name +
+              ", which runs on the CPU; on the GPU use weights in Q8_0, Q4_0, NF4, int8, FP8, F16 or BF16");
     for (const int k : {64, 256, 4096}) {
       CHECK(quant_layout_of(e, k) == quant_layout::none);
       CHECK(choose_quantized(e, dtype::bf16, 1, k, 16, h200).groups == 0);
     }
   });
-  CHECK(refused == 10);
+  CHECK(refused == 11);
   for (const quant_format& e :
        {quant_formats::mxfp4_format::format(), quant_formats::nvfp4_format::format(),
         quant_format{.type = dtype::u4, .scaled = scale_granularity::block, .block = 128, .scales = dtype::f16}}) {
-    CHECK(said(e) == std::string("tensor 'blk.0.ffn_up.weight' is stored as ") + name_of(e) +
-                         ", which runs on the CPU; on the GPU use weights in Q8_0, Q4_0, NF4, int8, FP8, F16 or BF16");
+    CHECK(message_of(e) ==
+          std::string("tensor 'blk.0.ffn_up.weight' is stored as ") + name_of(e) +
+              ", which runs on the CPU; on the GPU use weights in Q8_0, Q4_0, NF4, int8, FP8, F16 or BF16");
     CHECK(choose_quantized(e, dtype::bf16, 1, 4096, 16, h200).groups == 0);
   }
 }

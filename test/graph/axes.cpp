@@ -17,14 +17,14 @@ namespace {
 constexpr int M = mixed_axis, S = summed_axis;
 
 // What becomes of the four axes of one operand.
-struct ways {
+struct axis_maps {
   int to[4];
 };
 struct example {
   id (*make)(builder&, scope);
-  std::vector<ways> operands;
+  std::vector<axis_maps> operands;
 };
-constexpr ways all_stay{{0, 1, 2, 3}}, last_mixes{{0, 1, 2, M}}, rows_mix{{0, 1, M, M}}, all_mixed{{M, M, M, M}};
+constexpr axis_maps all_stay{{0, 1, 2, 3}}, last_mixes{{0, 1, 2, M}}, rows_mix{{0, 1, M, M}}, all_mixed{{M, M, M, M}};
 
 id a(scope p) { return p.param("a", 2, 3, 4, 5).i; }
 id b(scope p) { return p.param("b", 2, 3, 4, 5).i; }
@@ -34,8 +34,8 @@ id ids(scope p) { return p.leaf(op::ids, "ids", 1, 1, 1, 1, 6).i; }
 id routing(scope p) { return p.param("routing", 8, 3).i; }
 id stack(scope p) { return p.param("experts", 3, 7, 5).i; }
 id blocks(scope p) { return p.param("R", 1, 1, 5, 5).i; }
-template <op Op> id unary(builder& g, scope p) { return make::unary(g, Op, a(p)); }
-template <op Op> id binary(builder& g, scope p) { return make::pointwise(g, Op, a(p), b(p)); }
+template <op Op> id unary(builder& g, scope p) { return make_node::unary(g, Op, a(p)); }
+template <op Op> id binary(builder& g, scope p) { return make_node::pointwise(g, Op, a(p), b(p)); }
 
 const std::map<op, example>& examples() {
   static const std::map<op, example> all = {
@@ -61,114 +61,120 @@ const std::map<op, example>& examples() {
       {op::detach, {unary<op::detach>, {all_stay}}},
       // a' b: rows of a and columns of b remain, the inner axis is summed
       {op::matmul,
-       {[](builder& g, scope p) { return make::matmul(g, a(p), b(p), true); }, {{{0, 1, S, 2}}, {{0, 1, S, 3}}}}},
-      {op::row_dot, {[](builder& g, scope p) { return make::row_dot(g, a(p), b(p)); }, {last_mixes, last_mixes}}},
+       {[](builder& g, scope p) { return make_node::matmul(g, a(p), b(p), true); }, {{{0, 1, S, 2}}, {{0, 1, S, 3}}}}},
+      {op::row_dot, {[](builder& g, scope p) { return make_node::row_dot(g, a(p), b(p)); }, {last_mixes, last_mixes}}},
       {op::sum_to,
-       {[](builder& g, scope p) { return make::sum_to(g, a(p), p.param("s", 2, 1, 1, 5).i); }, {{{0, S, S, 3}}}}},
-      {op::transpose, {[](builder& g, scope p) { return make::transpose(g, a(p)); }, {{{0, 1, 3, 2}}}}},
-      {op::permute, {[](builder& g, scope p) { return make::permute(g, a(p), 2, 0, 3, 1); }, {{{1, 3, 0, 2}}}}},
+       {[](builder& g, scope p) { return make_node::sum_to(g, a(p), p.param("s", 2, 1, 1, 5).i); }, {{{0, S, S, 3}}}}},
+      {op::transpose, {[](builder& g, scope p) { return make_node::transpose(g, a(p)); }, {{{0, 1, 3, 2}}}}},
+      {op::permute, {[](builder& g, scope p) { return make_node::permute(g, a(p), 2, 0, 3, 1); }, {{{1, 3, 0, 2}}}}},
       {op::reshape,
-       {[](builder& g, scope p) { return make::reshape(g, a(p), {1}, {2}, {12}, {5}); }, {{{1, M, M, M}}}}},
-      {op::slice, {[](builder& g, scope p) { return make::slice(g, a(p), 2, {1}, {2}); }, {{{0, 1, M, 3}}}}},
+       {[](builder& g, scope p) { return make_node::reshape(g, a(p), {1}, {2}, {12}, {5}); }, {{{1, M, M, M}}}}},
+      {op::slice, {[](builder& g, scope p) { return make_node::slice(g, a(p), 2, {1}, {2}); }, {{{0, 1, M, 3}}}}},
       {op::pad,
        {[](builder& g, scope p) {
-          const id part = make::slice(g, a(p), 1, {0}, {2});
-          return make::pad(g, part, a(p), g.n[part]);
+          const id part = make_node::slice(g, a(p), 1, {0}, {2});
+          return make_node::pad(g, part, a(p), g.n[part]);
         },
         {{{0, M, 2, 3}}}}},
-      {op::concat, {[](builder& g, scope p) { return make::concat(g, a(p), b(p), 3); }, {last_mixes, last_mixes}}},
-      {op::repeat, {[](builder& g, scope p) { return make::repeat(g, a(p), {10}); }, {last_mixes}}},
-      {op::fold, {[](builder& g, scope p) { return make::fold(g, a(p), {2}); }, {last_mixes}}},
-      {op::upper, {[](builder& g, scope p) { return make::unary(g, op::upper, square(p)); }, {rows_mix}}},
-      {op::skew, {[](builder& g, scope p) { return make::skew(g, p.param("v", 6, 10).i, {5}); }, {{{M, M, 1, M}}}}},
+      {op::concat, {[](builder& g, scope p) { return make_node::concat(g, a(p), b(p), 3); }, {last_mixes, last_mixes}}},
+      {op::repeat, {[](builder& g, scope p) { return make_node::repeat(g, a(p), {10}); }, {last_mixes}}},
+      {op::fold, {[](builder& g, scope p) { return make_node::fold(g, a(p), {2}); }, {last_mixes}}},
+      {op::upper, {[](builder& g, scope p) { return make_node::unary(g, op::upper, square(p)); }, {rows_mix}}},
+      {op::skew,
+       {[](builder& g, scope p) { return make_node::skew(g, p.param("v", 6, 10).i, {5}); }, {{{M, M, 1, M}}}}},
       {op::unskew,
-       {[](builder& g, scope p) { return make::unskew(g, p.param("Q", 6, 5, 5).i, p.param("v", 6, 10).i); },
+       {[](builder& g, scope p) { return make_node::unskew(g, p.param("Q", 6, 5, 5).i, p.param("v", 6, 10).i); },
         {{{M, 2, M, M}}}}},
-      {op::circulant, {[](builder& g, scope p) { return make::circulant(g, a(p), false); }, {rows_mix}}},
-      {op::inverse, {[](builder& g, scope p) { return make::inverse(g, square(p)); }, {rows_mix}}},
-      {op::orthonormal, {[](builder& g, scope p) { return make::unary(g, op::orthonormal, matrix(p)); }, {rows_mix}}},
-      {op::neumann, {[](builder& g, scope p) { return make::neumann(g, square(p), {5}); }, {rows_mix}}},
+      {op::circulant, {[](builder& g, scope p) { return make_node::circulant(g, a(p), false); }, {rows_mix}}},
+      {op::inverse, {[](builder& g, scope p) { return make_node::inverse(g, square(p)); }, {rows_mix}}},
+      {op::orthonormal,
+       {[](builder& g, scope p) { return make_node::unary(g, op::orthonormal, matrix(p)); }, {rows_mix}}},
+      {op::neumann, {[](builder& g, scope p) { return make_node::neumann(g, square(p), {5}); }, {rows_mix}}},
       {op::neumann_grad,
-       {[](builder& g, scope p) { return make::neumann_grad(g, square(p), square(p), {5}); }, {rows_mix, rows_mix}}},
+       {[](builder& g, scope p) { return make_node::neumann_grad(g, square(p), square(p), {5}); },
+        {rows_mix, rows_mix}}},
       {op::rotate,
-       {[](builder& g, scope p) { return make::rotate(g, a(p), blocks(p), false); }, {last_mixes, all_mixed}}},
+       {[](builder& g, scope p) { return make_node::rotate(g, a(p), blocks(p), false); }, {last_mixes, all_mixed}}},
       {op::rotate_grad,
-       {[](builder& g, scope p) { return make::rotate_grad(g, a(p), b(p), blocks(p), false); },
+       {[](builder& g, scope p) { return make_node::rotate_grad(g, a(p), b(p), blocks(p), false); },
         {{{S, S, S, M}}, {{S, S, S, M}}, all_mixed}}},
-      {op::kron, {[](builder& g, scope p) { return make::kron(g, matrix(p), matrix(p)); }, {all_mixed, all_mixed}}},
+      {op::kron,
+       {[](builder& g, scope p) { return make_node::kron(g, matrix(p), matrix(p)); }, {all_mixed, all_mixed}}},
       {op::row_kron,
-       {[](builder& g, scope p) { return make::row_kron(g, matrix(p), matrix(p)); }, {last_mixes, last_mixes}}},
+       {[](builder& g, scope p) { return make_node::row_kron(g, matrix(p), matrix(p)); }, {last_mixes, last_mixes}}},
       {op::gather,
-       {[](builder& g, scope p) { return make::gather(g, matrix(p), ids(p), false); }, {all_mixed, {{M, M, M, 2}}}}},
+       {[](builder& g, scope p) { return make_node::gather(g, matrix(p), ids(p), false); },
+        {all_mixed, {{M, M, M, 2}}}}},
       {op::scatter,
-       {[](builder& g, scope p) { return make::scatter(g, p.param("rows", 6, 5).i, ids(p), false, matrix(p)); },
+       {[](builder& g, scope p) { return make_node::scatter(g, p.param("rows", 6, 5).i, ids(p), false, matrix(p)); },
         {{{M, M, S, M}}, {{M, M, M, S}}}}},
       {op::place,
-       {[](builder& g, scope p) { return make::place(g, p.param("c", 7).i, p.index("i", 7).i, {4}, {5}); },
+       {[](builder& g, scope p) { return make_node::place(g, p.param("c", 7).i, p.index("i", 7).i, {4}, {5}); },
         {{{M, M, S, M}}, all_mixed}}},
       {op::pick,
-       {[](builder& g, scope p) { return make::pick(g, matrix(p), p.index("i", 7).i, p.param("c", 7).i); },
+       {[](builder& g, scope p) { return make_node::pick(g, matrix(p), p.index("i", 7).i, p.param("c", 7).i); },
         {all_mixed, all_mixed}}},
       {op::softmax, {unary<op::softmax>, {last_mixes}}},
-      {op::topk_softmax, {[](builder& g, scope p) { return make::topk_softmax(g, a(p), {2}); }, {last_mixes}}},
+      {op::topk_softmax, {[](builder& g, scope p) { return make_node::topk_softmax(g, a(p), {2}); }, {last_mixes}}},
       {op::softmax_grad,
        {[](builder& g, scope p) { return g.emit(g.shaped(op::softmax_grad, a(p), a(p), b(p))); },
         {last_mixes, last_mixes}}},
       {op::normalize,
-       {[](builder& g, scope p) { return make::normalize(g, a(p), p.scalar("eps").i, true); },
+       {[](builder& g, scope p) { return make_node::normalize(g, a(p), p.scalar("eps").i, true); },
         {last_mixes, all_mixed}}},
       {op::normalize_grad,
-       {[](builder& g, scope p) { return make::normalize_grad(g, a(p), p.scalar("eps").i, b(p), true); },
+       {[](builder& g, scope p) { return make_node::normalize_grad(g, a(p), p.scalar("eps").i, b(p), true); },
         {last_mixes, all_mixed, last_mixes}}},
-      {op::rope, {[](builder& g, scope p) { return make::rope(g, a(p), b(p), false); }, {last_mixes, last_mixes}}},
+      {op::rope, {[](builder& g, scope p) { return make_node::rope(g, a(p), b(p), false); }, {last_mixes, last_mixes}}},
       {op::dropout,
-       {[](builder& g, scope p) { return make::dropout(g, a(p), ids(p), p.scalar("rate").i, {1}); },
+       {[](builder& g, scope p) { return make_node::dropout(g, a(p), ids(p), p.scalar("rate").i, {1}); },
         {last_mixes, all_mixed, all_mixed}}},
       {op::cross_entropy,
-       {[](builder& g, scope p) { return make::cross_entropy(g, matrix(p), ids(p)); }, {last_mixes, {{M, M, M, 2}}}}},
+       {[](builder& g, scope p) { return make_node::cross_entropy(g, matrix(p), ids(p)); },
+        {last_mixes, {{M, M, M, 2}}}}},
       {op::cross_entropy_grad,
-       {[](builder& g, scope p) { return make::cross_entropy_grad(g, matrix(p), ids(p), p.param("t", 4, 1).i); },
+       {[](builder& g, scope p) { return make_node::cross_entropy_grad(g, matrix(p), ids(p), p.param("t", 4, 1).i); },
         {last_mixes, {{M, M, M, 2}}, last_mixes}}},
       {op::attention,
-       {[](builder& g, scope p) { return make::attention(g, matrix(p), ids(p), none_id, {3}, {1}); },
+       {[](builder& g, scope p) { return make_node::attention(g, matrix(p), ids(p), none_id, {3}, {1}); },
         {all_mixed, all_mixed}}},
       {op::attention_grad,
        {[](builder& g, scope p) {
-          const id o = make::attention(g, matrix(p), ids(p), none_id, {3}, {1});
-          return make::attention_grad(g, matrix(p), ids(p), o, o);
+          const id o = make_node::attention(g, matrix(p), ids(p), none_id, {3}, {1});
+          return make_node::attention_grad(g, matrix(p), ids(p), o, o);
         },
         {all_mixed, all_mixed, all_mixed}}},
       {op::cached_attention,
-       {[](builder& g, scope p) { return make::attention(g, matrix(p), ids(p), blocks(p), {3}, {1}); },
+       {[](builder& g, scope p) { return make_node::attention(g, matrix(p), ids(p), blocks(p), {3}, {1}); },
         {all_mixed, all_mixed, all_mixed}}},
       {op::patches,
        {[](builder& g, scope p) {
-          return make::patches(g, p.param("image", 2, 3, 8, 8).i, {{3}, {3}, {1}, {1}});
+          return make_node::patches(g, p.param("image", 2, 3, 8, 8).i, {{3}, {3}, {1}, {1}});
         },
         {{{1, M, M, M}}}}},
       {op::unpatch,
        {[](builder& g, scope p) {
-          const id image = p.param("image", 2, 3, 8, 8).i, rows = make::patches(g, image, {{3}, {3}, {1}, {1}});
-          return make::unpatch(g, rows, image, g.n[rows]);
+          const id image = p.param("image", 2, 3, 8, 8).i, rows = make_node::patches(g, image, {{3}, {3}, {1}, {1}});
+          return make_node::unpatch(g, rows, image, g.n[rows]);
         },
         {{{M, 0, M, M}}}}},
-      {op::route, {[](builder& g, scope p) { return make::route(g, matrix(p), {2}); }, {all_mixed}}},
+      {op::route, {[](builder& g, scope p) { return make_node::route(g, matrix(p), {2}); }, {all_mixed}}},
       {op::dispatch,
-       {[](builder& g, scope p) { return make::dispatch(g, matrix(p), routing(p), routed_by::token); },
+       {[](builder& g, scope p) { return make_node::dispatch(g, matrix(p), routing(p), routed_by::token); },
         {all_mixed, all_mixed}}},
       {op::combine,
        {[](builder& g, scope p) {
-          return make::combine(g, p.param("rows", 8, 5).i, routing(p), routed_by::token, matrix(p));
+          return make_node::combine(g, p.param("rows", 8, 5).i, routing(p), routed_by::token, matrix(p));
         },
         {all_mixed, all_mixed}}},
       {op::grouped_matmul,
        {[](builder& g, scope p) {
-          return make::grouped_matmul(g, p.param("rows", 8, 5).i, stack(p), routing(p), true);
+          return make_node::grouped_matmul(g, p.param("rows", 8, 5).i, stack(p), routing(p), true);
         },
         {all_mixed, all_mixed, all_mixed}}},
       {op::grouped_wgrad,
        {[](builder& g, scope p) {
-          return make::grouped_wgrad(g, p.param("t", 8, 7).i, p.param("rows", 8, 5).i, routing(p), stack(p));
+          return make_node::grouped_wgrad(g, p.param("t", 8, 7).i, p.param("rows", 8, 5).i, routing(p), stack(p));
         },
         {all_mixed, all_mixed, all_mixed}}},
       {op::rank_sum, {unary<op::rank_sum>, {all_mixed}}},
@@ -206,15 +212,15 @@ TEST_CASE("axes: every operand of every operation") {
 TEST_CASE("axes: products with other transpositions, and products that sum over a stack") {
   builder g;
   const scope p{&g};
-  const id plain = make::matmul(g, square(p), b(p)), turned = make::matmul(g, a(p), b(p), false, true);
-  const id summed = make::matmul(g, a(p), b(p), true, false, 0, true);
+  const id plain = make_node::matmul(g, square(p), b(p)), transposed = make_node::matmul(g, a(p), b(p), false, true);
+  const id summed = make_node::matmul(g, a(p), b(p), true, false, 0, true);
   auto after = [&](id i, int k, int axis) { return axis_after(g, g.n[i], k, axis); };
   CHECK(after(plain, 0, 2) == 2);
   CHECK(after(plain, 0, 3) == S);
   CHECK(after(plain, 1, 2) == S);
   CHECK(after(plain, 1, 3) == 3);
-  CHECK(after(turned, 1, 2) == 3);
-  CHECK(after(turned, 1, 3) == S);
+  CHECK(after(transposed, 1, 2) == 3);
+  CHECK(after(transposed, 1, 3) == S);
   for (int axis = 0; axis < 2; ++axis) CHECK(after(summed, 0, axis) == S);
   CHECK(after(summed, 0, 3) == 2);
 }

@@ -36,33 +36,35 @@ template <class F> constexpr auto in_sample(F f) {
 
 TEST_CASE("builder: equal nodes are made once") {
   BOTH(in_sample([](sample& s) {
-    const id first = make::matmul(s.g, s.B, s.A), nodes = s.g.n.size();
-    return make::matmul(s.g, s.B, s.A) == first && s.g.n.size() == nodes;
+    const id first = make_node::matmul(s.g, s.B, s.A), nodes = s.g.n.size();
+    return make_node::matmul(s.g, s.B, s.A) == first && s.g.n.size() == nodes;
   }));
   BOTH(in_sample([](sample& s) { return s.matrix(op::param, "A", s.r, s.in) == s.A; }));
   BOTH(in_sample([](sample& s) { return s.g.constant(2) == s.g.constant(2); }));
   BOTH(in_sample([](sample& s) {  // the line of a node is no part of its identity
-    return make::unary(s.g, op::exp, s.W, 3) == make::unary(s.g, op::exp, s.W, 9);
+    return make_node::unary(s.g, op::exp, s.W, 3) == make_node::unary(s.g, op::exp, s.W, 9);
   }));
 }
 
 TEST_CASE("builder: nodes that differ in any attribute are different nodes") {
-  BOTH(in_sample([](sample& s) { return make::matmul(s.g, s.B, s.A) != make::matmul(s.g, s.A, s.B); }));
-  BOTH(in_sample([](sample& s) { return make::matmul(s.g, s.W, s.A, true) != make::matmul(s.g, s.W, s.A, false); }));
+  BOTH(in_sample([](sample& s) { return make_node::matmul(s.g, s.B, s.A) != make_node::matmul(s.g, s.A, s.B); }));
+  BOTH(in_sample(
+      [](sample& s) { return make_node::matmul(s.g, s.W, s.A, true) != make_node::matmul(s.g, s.W, s.A, false); }));
   BOTH(in_sample([](sample& s) {  // square, so that only the transposition differs
     const id q = s.matrix(op::param, "Q", s.r, s.r), p = s.matrix(op::param, "P", s.r, s.r);
-    const id plain = make::matmul(s.g, q, p), left = make::matmul(s.g, q, p, true),
-             right = make::matmul(s.g, q, p, false, true);
+    const id plain = make_node::matmul(s.g, q, p), left = make_node::matmul(s.g, q, p, true),
+             right = make_node::matmul(s.g, q, p, false, true);
     return plain != left && plain != right && left != right;
   }));
   BOTH(in_sample([](sample& s) { return s.matrix(op::param, "A2", s.r, s.in) != s.A; }));
   BOTH(in_sample([](sample& s) { return s.matrix(op::param, "A", s.in, s.r) != s.A; }));
   BOTH(in_sample([](sample& s) { return s.matrix(op::frozen, "A", s.r, s.in) != s.A; }));
   BOTH(in_sample([](sample& s) { return s.g.constant(2) != s.g.constant(3); }));
-  BOTH(in_sample([](sample& s) { return make::unary(s.g, op::exp, s.W) != make::unary(s.g, op::tanh, s.W); }));
+  BOTH(
+      in_sample([](sample& s) { return make_node::unary(s.g, op::exp, s.W) != make_node::unary(s.g, op::tanh, s.W); }));
   BOTH(in_sample([](sample& s) {  // whole-number arguments count
     const id q = s.matrix(op::param, "Q", s.r, s.r);
-    return make::neumann(s.g, q, {4}) != make::neumann(s.g, q, {5});
+    return make_node::neumann(s.g, q, {4}) != make_node::neumann(s.g, q, {5});
   }));
 }
 
@@ -83,73 +85,74 @@ TEST_CASE("builder: two host functions on one operand are two nodes") {
 // ---- rules that hold for any operands
 
 TEST_CASE("builder: x + 0 = x, 0 + x = x, x - 0 = x") {
-  BOTH(in_sample([](sample& s) { return make::add(s.g, s.W, s.zero(s.out, s.in)) == s.W; }));
-  BOTH(in_sample([](sample& s) { return make::add(s.g, s.zero(s.out, s.in), s.W) == s.W; }));
-  BOTH(in_sample([](sample& s) { return make::sub(s.g, s.W, s.zero(s.out, s.in)) == s.W; }));
-  BOTH(in_sample([](sample& s) { return make::add(s.g, s.W, s.zero({1}, s.in)) == s.W; }));  // a zero row
-  BOTH(in_sample([](sample& s) {                                                             // 0 - x is not x
-    return s.g.n[make::sub(s.g, s.zero(s.out, s.in), s.W)].what == op::sub;
+  BOTH(in_sample([](sample& s) { return make_node::add(s.g, s.W, s.zero(s.out, s.in)) == s.W; }));
+  BOTH(in_sample([](sample& s) { return make_node::add(s.g, s.zero(s.out, s.in), s.W) == s.W; }));
+  BOTH(in_sample([](sample& s) { return make_node::sub(s.g, s.W, s.zero(s.out, s.in)) == s.W; }));
+  BOTH(in_sample([](sample& s) { return make_node::add(s.g, s.W, s.zero({1}, s.in)) == s.W; }));  // a zero row
+  BOTH(in_sample([](sample& s) {                                                                  // 0 - x is not x
+    return s.g.n[make_node::sub(s.g, s.zero(s.out, s.in), s.W)].what == op::sub;
   }));
   BOTH(in_sample([](sample& s) {  // a zero of a larger shape broadcasts: row + 0[out, in] is not the row
-    const id row = s.matrix(op::param, "b", {1}, s.in), sum = make::add(s.g, row, s.zero(s.out, s.in));
+    const id row = s.matrix(op::param, "b", {1}, s.in), sum = make_node::add(s.g, row, s.zero(s.out, s.in));
     return sum != row && s.g.n[sum].d[2] == s.out;
   }));
 }
 
 TEST_CASE("builder: 1 x = x, 0 x = 0, x / 1 = x, constants are multiplied") {
-  BOTH(in_sample([](sample& s) { return make::mul(s.g, s.g.constant(1), s.W) == s.W; }));
-  BOTH(in_sample([](sample& s) { return make::mul(s.g, s.W, s.g.constant(1)) == s.W; }));
-  BOTH(in_sample([](sample& s) { return make::div(s.g, s.W, s.g.constant(1)) == s.W; }));
+  BOTH(in_sample([](sample& s) { return make_node::mul(s.g, s.g.constant(1), s.W) == s.W; }));
+  BOTH(in_sample([](sample& s) { return make_node::mul(s.g, s.W, s.g.constant(1)) == s.W; }));
+  BOTH(in_sample([](sample& s) { return make_node::div(s.g, s.W, s.g.constant(1)) == s.W; }));
   BOTH(in_sample([](sample& s) {
-    const id z = make::mul(s.g, s.W, s.zero(s.out, s.in));
+    const id z = make_node::mul(s.g, s.W, s.zero(s.out, s.in));
     return s.g.n[z].what == op::zero && same_shape(s.g.n[z], s.g.n[s.W]);
   }));
   BOTH(in_sample([](sample& s) {  // a zero scalar makes a zero of the full shape
-    const id z = make::mul(s.g, s.zero({1}, {1}), s.W);
+    const id z = make_node::mul(s.g, s.zero({1}, {1}), s.W);
     return s.g.n[z].what == op::zero && same_shape(s.g.n[z], s.g.n[s.W]);
   }));
-  BOTH(in_sample([](sample& s) { return s.g.n[make::div(s.g, s.zero(s.out, s.in), s.W)].what == op::zero; }));
-  BOTH(in_sample([](sample& s) { return make::mul(s.g, s.g.constant(2), s.g.constant(3)) == s.g.constant(6); }));
-  BOTH(in_sample([](sample& s) { return s.g.n[make::mul(s.g, s.g.constant(2), s.W)].what == op::mul; }));
+  BOTH(in_sample([](sample& s) { return s.g.n[make_node::div(s.g, s.zero(s.out, s.in), s.W)].what == op::zero; }));
+  BOTH(in_sample([](sample& s) { return make_node::mul(s.g, s.g.constant(2), s.g.constant(3)) == s.g.constant(6); }));
+  BOTH(in_sample([](sample& s) { return s.g.n[make_node::mul(s.g, s.g.constant(2), s.W)].what == op::mul; }));
 }
 
 TEST_CASE("builder: I x = x, and a product with zero is zero") {
-  BOTH(in_sample([](sample& s) { return make::matmul(s.g, s.matrix(op::eye, "I", s.out, s.out), s.W) == s.W; }));
+  BOTH(in_sample([](sample& s) { return make_node::matmul(s.g, s.matrix(op::eye, "I", s.out, s.out), s.W) == s.W; }));
   BOTH(in_sample([](sample& s) {  // I xᵀ is not x
-    return make::matmul(s.g, s.matrix(op::eye, "I", s.in, s.in), s.W, false, true) != s.W;
+    return make_node::matmul(s.g, s.matrix(op::eye, "I", s.in, s.in), s.W, false, true) != s.W;
   }));
   BOTH(in_sample([](sample& s) {
-    const id z = make::matmul(s.g, s.B, s.zero(s.r, s.in));
+    const id z = make_node::matmul(s.g, s.B, s.zero(s.r, s.in));
     return s.g.n[z].what == op::zero && same_shape(s.g.n[z], s.g.n[s.W]);
   }));
 }
 
 TEST_CASE("builder: (A')' = A, and a product absorbs the transpositions of its operands") {
-  BOTH(in_sample([](sample& s) { return make::transpose(s.g, make::transpose(s.g, s.W)) == s.W; }));
+  BOTH(in_sample([](sample& s) { return make_node::transpose(s.g, make_node::transpose(s.g, s.W)) == s.W; }));
   BOTH(in_sample([](sample& s) {
-    const id p = make::matmul(s.g, make::transpose(s.g, s.A), make::transpose(s.g, s.B));
+    const id p = make_node::matmul(s.g, make_node::transpose(s.g, s.A), make_node::transpose(s.g, s.B));
     const node& v = s.g.n[p];
     return v.a == s.A && v.b == s.B && v.ta && v.tb && v.d[2] == s.in && v.d[3] == s.out;
   }));
   BOTH(in_sample([](sample& s) {
-    return make::matmul(s.g, make::transpose(s.g, s.A), s.B, true, false) == make::matmul(s.g, s.A, s.B);
+    return make_node::matmul(s.g, make_node::transpose(s.g, s.A), s.B, true, false) == make_node::matmul(s.g, s.A, s.B);
   }));
-  BOTH(in_sample([](sample& s) { return s.g.n[make::transpose(s.g, s.zero(s.out, s.in))].what == op::zero; }));
+  BOTH(in_sample([](sample& s) { return s.g.n[make_node::transpose(s.g, s.zero(s.out, s.in))].what == op::zero; }));
 }
 
 TEST_CASE("builder: two reshapes are one, and a reshape to the same sizes is none") {
   BOTH(in_sample([](sample& s) {
-    const id flat = make::reshape(s.g, s.W, {1}, {1}, {1}, s.g.times(s.out, s.in));
-    return make::reshape(s.g, flat, {1}, {1}, s.out, s.in) == s.W;
+    const id flat = make_node::reshape(s.g, s.W, {1}, {1}, {1}, s.g.times(s.out, s.in));
+    return make_node::reshape(s.g, flat, {1}, {1}, s.out, s.in) == s.W;
   }));
-  BOTH(in_sample([](sample& s) { return make::reshape_like(s.g, s.W, s.W) == s.W; }));
-  BOTH(in_sample([](sample& s) { return make::repeat(s.g, s.W, s.in) == s.W && make::fold(s.g, s.W, s.in) == s.W; }));
+  BOTH(in_sample([](sample& s) { return make_node::reshape_like(s.g, s.W, s.W) == s.W; }));
+  BOTH(in_sample(
+      [](sample& s) { return make_node::repeat(s.g, s.W, s.in) == s.W && make_node::fold(s.g, s.W, s.in) == s.W; }));
 }
 
 TEST_CASE("builder: sum_to returns a value that has the shape already") {
-  BOTH(in_sample([](sample& s) { return make::sum_to(s.g, s.W, s.W) == s.W; }));
+  BOTH(in_sample([](sample& s) { return make_node::sum_to(s.g, s.W, s.W) == s.W; }));
   BOTH(in_sample([](sample& s) {
-    const id row = s.matrix(op::param, "b", {1}, s.in), d = make::sum_to(s.g, s.W, row);
+    const id row = s.matrix(op::param, "b", {1}, s.in), d = make_node::sum_to(s.g, s.W, row);
     return s.g.n[d].what == op::sum_to && same_shape(s.g.n[d], s.g.n[row]);
   }));
 }
@@ -254,7 +257,7 @@ namespace {
 
 constexpr builder product_graph() {
   sample s;
-  s.g.add_output(make::matmul(s.g, s.B, s.A), "BA");
+  s.g.add_output(make_node::matmul(s.g, s.B, s.A), "BA");
   return s.g;
 }
 constexpr graph_counts parts = counts_of(product_graph());

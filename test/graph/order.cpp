@@ -88,12 +88,12 @@ TEST_CASE("order: requirements are ordered by the nodes they are about") {
     builder g;
     const scope p{&g};
     const ex a = p.param("a", p.size("n"), p.size("m")), b = p.param("b", p.size("k"), p.size("m"));
-    const id left = inverse_first ? none_id : make::add(g, a.i, b.i, 20);
-    const id right = make::inverse(g, b.i, 30);
-    const id again = inverse_first ? make::add(g, a.i, b.i, 25) : make::add(g, a.i, b.i, 22);
-    make::add(g, a.i, b.i, 20);
+    const id left = inverse_first ? none_id : make_node::add(g, a.i, b.i, 20);
+    const id right = make_node::inverse(g, b.i, 30);
+    const id again = inverse_first ? make_node::add(g, a.i, b.i, 25) : make_node::add(g, a.i, b.i, 22);
+    make_node::add(g, a.i, b.i, 20);
     static_cast<void>(left);
-    g.add_output(make::matmul(g, again, right, false, false, 40), "y");
+    g.add_output(make_node::matmul(g, again, right, false, false, 40), "y");
     return canonical(g);
   };
   CHECK(first_difference(made_in(true), made_in(false)) == "");

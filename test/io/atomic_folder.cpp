@@ -60,11 +60,11 @@ bool killed_at(int step, const std::filesystem::path& folder) {
     const status saved = save_folder(folder, as_files(newer), {exit_at_zero, &step});
     ::_exit(saved ? 0 : 1);
   }
-  int how = 0;
-  REQUIRE(::waitpid(child, &how, 0) == child);
-  REQUIRE(WIFEXITED(how));
-  REQUIRE(WEXITSTATUS(how) != 1);
-  return WEXITSTATUS(how) == 7;
+  int wait_status = 0;
+  REQUIRE(::waitpid(child, &wait_status, 0) == child);
+  REQUIRE(WIFEXITED(wait_status));
+  REQUIRE(WEXITSTATUS(wait_status) != 1);
+  return WEXITSTATUS(wait_status) == 7;
 }
 
 }  // namespace

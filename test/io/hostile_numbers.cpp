@@ -23,7 +23,7 @@ using changeable = nlohmann::ordered_json;
 constexpr std::size_t max_allocation = std::size_t{1} << 20U, max_total = std::size_t{64} << 20U;
 
 struct answer {
-  std::string said;  // the error; empty if the layer was read
+  std::string error_text;  // the error; empty if the layer was read
   std::size_t at_once = 0, in_all = 0;
 };
 
@@ -102,7 +102,7 @@ bool says(const std::string& sentence, const std::string& part) { return sentenc
 void check_cheap(const answer& a) {
   CHECK(a.at_once <= max_allocation);
   CHECK(a.in_all <= max_total);
-  CHECK(!says(a.said, "memory"));
+  CHECK(!says(a.error_text, "memory"));
 }
 
 const char* const hostile[] = {"0",          "-1",         "1",          "3",
@@ -119,7 +119,7 @@ TEST_CASE("hostile numbers: one number of a configuration, of every golden layer
       if (again && good.config == stored.config && good.file.tensors.size() == stored.file.tensors.size()) continue;
       INFO(name, std::string(again ? ", regenerated" : ""));
       check_cheap(stored_adapter(good).read());
-      CHECK(stored_adapter(good).read().said == "");
+      CHECK(stored_adapter(good).read().error_text == "");
       for (const auto& [key, value] : good.config.items()) {
         if (!value.is_number() && !value.is_null() && !value.is_object()) continue;
         for (const char* const number : hostile) {
@@ -152,7 +152,7 @@ TEST_CASE("hostile numbers: two numbers whose product overflows, of every golden
 
 TEST_CASE("hostile numbers: a number that contradicts the tensors is named") {
   const struct {
-    const char *layer, *key, *number, *said;
+    const char *layer, *key, *number, *error_text;
   } cases[] = {
       {"vera", "r", "2147483647", "tensor 'vera_lambda_d' has shape [8], expected [r] = [2147483647]"},
       {"pvera", "r", "2147483647", "expected [2 r] = [4294967294]"},
@@ -193,8 +193,8 @@ TEST_CASE("hostile numbers: a number that contradicts the tensors is named") {
     stored_adapter a = regenerating(c.layer);
     a.config[c.key] = changeable::parse(c.number);
     const answer got = a.read();
-    INFO(std::string(c.layer), ", ", std::string(c.key), " ", std::string(c.number), ": ", got.said);
-    CHECK(says(got.said, c.said));
+    INFO(std::string(c.layer), ", ", std::string(c.key), " ", std::string(c.number), ": ", got.error_text);
+    CHECK(says(got.error_text, c.error_text));
     check_cheap(got);
   }
 }
@@ -217,8 +217,8 @@ TEST_CASE("hostile numbers: nothing is factored for tensors that do not fit") {
     a.base.out = a.base.in = 1024, a.base.shape = {1024, 1024};
     a.weight.assign(1024 * 1024, 0.5F), a.bias.assign(a.base.bias ? 1024 : 0, 0.0F);
     const answer got = a.read();
-    INFO(std::string(c.layer), ": ", got.said);
-    CHECK(says(got.said, "has shape ["));
+    INFO(std::string(c.layer), ": ", got.error_text);
+    CHECK(says(got.error_text, "has shape ["));
     check_cheap(got);
   }
 }
@@ -228,13 +228,13 @@ TEST_CASE("hostile numbers: tensors without elements determine no size") {
   randlora.config["r"] = 2147483647;
   randlora.empty("randlora_lambda", {2147483647, 0});
   const answer bases = randlora.read();
-  CHECK(says(bases.said, "has shape [2147483647, 0], expected [r, num_bases] = [2147483647, 1]"));
+  CHECK(says(bases.error_text, "has shape [2147483647, 0], expected [r, num_bases] = [2147483647, 1]"));
   check_cheap(bases);
 
   stored_adapter adamss("adamss");
   for (const char* part : {"adamss_A.0", "adamss_A.1", "adamss_A.2"}) adamss.empty(part, {2147483647, 0});
   const answer groups = adamss.read();
-  CHECK(says(groups.said, "has shape [6442450941, 0]"));
+  CHECK(says(groups.error_text, "has shape [6442450941, 0]"));
   check_cheap(groups);
 }
 
@@ -243,12 +243,12 @@ TEST_CASE("hostile numbers: Uni-LoRA's indices of all layers are counted before 
   a.base.all_targets = std::make_shared<target_layers>();
   a.base.all_targets->all.assign(3, {a.base.out, a.base.in});
   a.base.number = 1;
-  CHECK(a.read().said == "");
+  CHECK(a.read().error_text == "");
   a.base.all_targets->made.clear();
   a.base.all_targets->all.assign(3, {2147483647, 2147483647});
   a.base.all_targets->all[1] = {a.base.out, a.base.in};
   const answer got = a.read();
-  CHECK(says(got.said,
+  CHECK(says(got.error_text,
              "'r' is 4, with which 34359738576 numbers of all layers would be drawn, expected fewer than 4294967296"));
   check_cheap(got);
 }
@@ -271,14 +271,14 @@ TEST_CASE("hostile numbers: tokens are checked against the rows before rows are 
                      {2, static_cast<std::uint64_t>(a.base.in)},
                      {bytes, bytes + rows.size() * sizeof(float)}}};
   a.config = {{"peft_type", "TRAINABLE_TOKENS"}, {"target_modules", {"emb"}}, {"token_indices", {3, 1}}};
-  CHECK(a.read().said == "");
+  CHECK(a.read().error_text == "");
   a.config["token_indices"] = {3, 2147483647};
-  CHECK(says(a.read().said, "token 2147483647 of adapter_config.json beside it is none of emb"));
+  CHECK(says(a.read().error_text, "token 2147483647 of adapter_config.json beside it is none of emb"));
   changeable& tokens = a.config["token_indices"] = changeable::array();
   for (int i = 0; i < 100'000; ++i) tokens.push_back(i);
   const answer got = a.read();
-  INFO(got.said);
-  CHECK(says(got.said, "tensor 'trainable_tokens_delta' has shape [2, "));
-  CHECK(says(got.said, "] = [100000, "));
+  INFO(got.error_text);
+  CHECK(says(got.error_text, "tensor 'trainable_tokens_delta' has shape [2, "));
+  CHECK(says(got.error_text, "] = [100000, "));
   check_cheap(got);
 }

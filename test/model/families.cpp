@@ -53,27 +53,27 @@ TEST_CASE("families: facts of each layer, and of the ends of the model") {
 }
 
 TEST_CASE("families: a configuration that the formulas do not support is refused with a sentence") {
-  const auto said = [](const model_config& c) { return std::string(check_supported(c).message()); };
+  const auto message_of = [](const model_config& c) { return std::string(check_supported(c).message()); };
   model_config c = small(families::llama);
   CHECK(bool(check_supported(c)));
   c.rope.divisors = {1};
-  CHECK(said(c) == "rope.divisors has 1 numbers, and 2 pairs of each head are rotated");
+  CHECK(message_of(c) == "rope.divisors has 1 numbers, and 2 pairs of each head are rotated");
   c.rope.divisors = {1, 2}, c.rope.kind = rope_kind::longrope;
-  CHECK(said(c) == "rope.long_divisors has 0 numbers, and 2 pairs of each head are rotated");
+  CHECK(message_of(c) == "rope.long_divisors has 0 numbers, and 2 pairs of each head are rotated");
   c = small(families::gemma3);
   c.sliding_rope.emplace().divisors = {1, 2, 3};
-  CHECK(said(c) == "rope.divisors has 3 numbers, and 2 pairs of each head are rotated");
+  CHECK(message_of(c) == "rope.divisors has 3 numbers, and 2 pairs of each head are rotated");
   c = small(families::smollm3);
   c.no_rope = {true};
-  CHECK(said(c) == "no_rope has 1 entries for 4 layers");
+  CHECK(message_of(c) == "no_rope has 1 entries for 4 layers");
   c = small(families::granite);
   c.embedding_width = 8;
-  CHECK(said(c) == "embeddings of 8 columns in a model of 16: granite does not project them");
+  CHECK(message_of(c) == "embeddings of 8 columns in a model of 16: granite does not project them");
   c = small(families::opt);
   c.embedding_width = 8;
   CHECK(bool(check_supported(c)));
   c.mlp_bias = true;
-  CHECK(said(c) == "OPT has all biases or none");
+  CHECK(message_of(c) == "OPT has all biases or none");
 }
 
 TEST_CASE("families: LongRoPE keeps to its original positions unless a longer context is asked for") {

@@ -12,7 +12,7 @@ std::string formula_of(const char* kind, const char* m, bool bias = false) {
   const graph g = graphs_for(kind, m, bias).merge;
   return expression(g, g.result("weight"), {nullptr, 40}).c_str();
 }
-std::string said(const char* kind, const char* m, bool bias) {
+std::string message_of(const char* kind, const char* m, bool bias) {
   return built_in_methods().graphs(kind, m, bias).message();
 }
 
@@ -48,16 +48,16 @@ TEST_CASE("methods: which exist where") {
 }
 
 TEST_CASE("methods: what does not exist is named, with what does") {
-  CHECK(
-      said("linear", "lorra", false).starts_with("there is no method 'lorra'; there are none, lora, lora_with_bias, "));
-  CHECK(said("lineer", "lora", false) ==
+  CHECK(message_of("linear", "lorra", false)
+            .starts_with("there is no method 'lorra'; there are none, lora, lora_with_bias, "));
+  CHECK(message_of("lineer", "lora", false) ==
         "there is no kind of layer 'lineer'; there are linear, embedding, conv2d, layer_norm, rms_norm, experts");
-  CHECK(said("embedding", "oft", false) ==
+  CHECK(message_of("embedding", "oft", false) ==
         "method 'oft' does not exist for this kind of layer (embedding); it exists on linear");
-  CHECK(said("layer_norm", "ln_tuning", false) ==
+  CHECK(message_of("layer_norm", "ln_tuning", false) ==
         "method 'ln_tuning' does not exist on a layer_norm layer without a bias");
-  CHECK(said("embedding", "none", true) == "method 'none' does not exist on a embedding layer with a bias");
-  CHECK(said("conv2d", "loha_conv", true).empty());
+  CHECK(message_of("embedding", "none", true) == "method 'none' does not exist on a embedding layer with a bias");
+  CHECK(message_of("conv2d", "loha_conv", true).empty());
 }
 
 TEST_CASE("methods: one name, one formula") {

@@ -27,7 +27,7 @@ TEST_CASE("own method: it runs like the others") {
   const random_layer<double> l(*g, usual_sizes());
   cpu::executor<double> fused(*g), eager(*g, mode::eager);
   for (auto* e : {&fused, &eager}) REQUIRE(bool(l.bind(*e)));
-  std::vector<double> y = l.room("y", g->literal), z = y;
+  std::vector<double> y = l.buffer_for("y", g->literal), z = y;
   REQUIRE(bool(fused.forward(l.x(), into(y))));
   REQUIRE(bool(eager.forward(l.x(), into(z))));
   CHECK(difference(y, z) < 1e-12);

@@ -26,7 +26,7 @@ std::vector<double> probabilities(const sampler& s) {
 
 TEST_CASE("sampling: probabilities are those of transformers, and tokens are drawn with them") {
   const struct {
-    sampling_settings how;
+    sampling_settings run_settings;
     std::vector<double> expected;
   } cases[] = {
       {settings(1, 0, 1, 1.3),
@@ -43,7 +43,7 @@ TEST_CASE("sampling: probabilities are those of transformers, and tokens are dra
       {settings(0.7, 8, 0.95, 1.3, 0.3), {0, 0.448326856, 0.275836557, 0, 0, 0.275836557, 0, 0, 0, 0, 0, 0}},
   };
   for (const auto& c : cases) {
-    sampler s(c.how, 12);
+    sampler s(c.run_settings, 12);
     std::vector<int> drawn(12);
     constexpr int rounds = 20000;
     for (int i = 0; i < rounds; ++i) {
@@ -62,8 +62,8 @@ TEST_CASE("sampling: probabilities are those of transformers, and tokens are dra
 
 // The expected numbers are softmax(logits - 0.25 count - 0.5 [count > 0]) in torch.
 TEST_CASE("sampling: presence and frequency penalties count the tokens of the answer alone") {
-  sampling_settings how = settings(1, 0, 1, 1);
-  how.presence_penalty = 0.5, how.frequency_penalty = 0.25;
+  sampling_settings run_settings = settings(1, 0, 1, 1);
+  run_settings.presence_penalty = 0.5, run_settings.frequency_penalty = 0.25;
   const std::pair<std::size_t, std::vector<double>> cases[] = {
       {1,
        {6.32379597e-05, 0.285188138, 0.202988476, 0.0682480782, 0.102837399, 0.202988476, 0.0520991832, 0.0175166018,
@@ -71,19 +71,19 @@ TEST_CASE("sampling: presence and frequency penalties count the tokens of the an
       {0,
        {6.42072555e-05, 0.289559424, 0.206099838, 0.0539663509, 0.104413658, 0.206099838, 0.0528977439, 0.017785091,
         0.0267988965, 0.0190746598, 0.0135767749, 0.00966354553}}};
-  sampler s(how, 12);
+  sampler s(run_settings, 12);
   for (int round = 0; round < 2; ++round)  // a call leaves nothing for the next one
     for (const auto& [prompt, expected] : cases) {
       REQUIRE(s.next(logits, history, 0, prompt));
       const std::vector<double> p = probabilities(s);
       for (std::size_t i = 0; i < 12; ++i) CHECK(p[i] == doctest::Approx(expected[i]).epsilon(1e-5));
     }
-  how.sample = false, how.presence_penalty = 2, how.frequency_penalty = 0;
-  sampler greedy(how, 12);
+  run_settings.sample = false, run_settings.presence_penalty = 2, run_settings.frequency_penalty = 0;
+  sampler greedy(run_settings, 12);
   CHECK(*greedy.next(logits, std::vector<std::int64_t>{1, 1}, 0, 2) == 1);
   CHECK(*greedy.next(logits, std::vector<std::int64_t>{1, 1, -1, 99}, 0, 1) == 2);
-  how.presence_penalty = 0, how.frequency_penalty = -1;
-  sampler repeats(how, 12);
+  run_settings.presence_penalty = 0, run_settings.frequency_penalty = -1;
+  sampler repeats(run_settings, 12);
   CHECK(*repeats.next(logits, std::vector<std::int64_t>{4, 4}, 0, 0) == 4);
 }
 
@@ -97,9 +97,9 @@ TEST_CASE("sampling: without drawing the largest logit wins, of equals the lowes
 
 TEST_CASE("sampling: a token follows from seed, sequence and position") {
   const auto run = [&](unsigned long long seed, std::uint64_t sequence) {
-    sampling_settings how = settings(2, 0, 1, 1);
-    how.seed = seed;
-    sampler s(how, 12);
+    sampling_settings run_settings = settings(2, 0, 1, 1);
+    run_settings.seed = seed;
+    sampler s(run_settings, 12);
     std::vector<std::int64_t> tokens{1};
     for (int i = 0; i < 20; ++i) tokens.push_back(*s.next(logits, tokens, sequence, 0));
     return tokens;
@@ -142,11 +142,11 @@ TEST_CASE("sampling: settings that tokens cannot be chosen by are refused by nam
   for (const double bad : {-0.1, 7.0, infinite, nan})
     CHECK(contains(check_sampling(settings(1, 0, 1, 1, bad)).message(), "min_p is "));
   for (const double bad : {-1e7, infinite, nan}) {
-    sampling_settings how;
-    how.presence_penalty = bad;
-    CHECK(contains(check_sampling(how).message(), "presence_penalty is "));
-    how.presence_penalty = -2, how.frequency_penalty = bad;
-    CHECK(contains(check_sampling(how).message(), "frequency_penalty is "));
+    sampling_settings run_settings;
+    run_settings.presence_penalty = bad;
+    CHECK(contains(check_sampling(run_settings).message(), "presence_penalty is "));
+    run_settings.presence_penalty = -2, run_settings.frequency_penalty = bad;
+    CHECK(contains(check_sampling(run_settings).message(), "frequency_penalty is "));
   }
   for (const double bad : {-0.1, 7.0, infinite, nan})
     CHECK(contains(check_sampling(settings(1, 0, bad, 1)).message(), "top_p is "));

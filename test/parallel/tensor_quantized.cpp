@@ -20,7 +20,7 @@ using engine = cpu::engine<float>;
 namespace {
 
 // Quantizes the projections of the layers; other weights stay plain.
-result<model_weights> coded(model_weights plain, const quant_format& format) {
+result<model_weights> quantize_weights(model_weights plain, const quant_format& format) {
   struct owners {
     std::shared_ptr<const void> plain;
     std::deque<cpu::quantized_weight> codes;
@@ -48,7 +48,7 @@ result<computed> compute(const quant_format& format, std::shared_ptr<communicato
   model_config c = test::llama_config(2, 256, 512, 96, 64);
   c.kv_heads = c.heads;
   c.attention_dropout = 0.2;  // the dropout mask of a head does not depend on its rank
-  auto weights = coded(test::random_weights(c), format);
+  auto weights = quantize_weights(test::random_weights(c), format);
   if (!weights) return weights.failure();
   model_options options;
   options.ranks = std::move(ranks);

@@ -33,13 +33,13 @@ saved_pair trained(const formula& of, dropout_kinds drops, ex (*run)(block_scope
 
 TEST_CASE("dropout branch: the GEMMs of a low-rank branch include dropout") {
   target to = gpu_target;
-  to.fuses_dropout = true;
+  to.can<dropout_gemm>().has_kernel = true;
   const saved_pair lora_pair = trained(formula_of<lora<16>>(), {.elements = true});
   SAYS_NOW(launches(lora_pair.forward, to), "GEMM, prologue dropout | GEMM, low-rank branch, epilogue add");
   const plan back = fuse(lora_pair.backward, to);
-  CHECK(back.dropout_gemms.size() == 2);
+  CHECK(back.all<dropout_gemm>().size() == 2);
   int expands = 0, sums = 0;
-  for (const dropout_gemm& d : back.dropout_gemms) {
+  for (const dropout_gemm& d : back.all<dropout_gemm>()) {
     expands += d.form_kind == dropout_gemm::form::expand ? 1 : 0,
         sums += d.form_kind == dropout_gemm::form::sum ? 1 : 0;
     CHECK(lora_pair.backward.n[d.terms[0].dropout].what == op::dropout);
@@ -49,12 +49,12 @@ TEST_CASE("dropout branch: the GEMMs of a low-rank branch include dropout") {
   for (id i = 0; i < lora_pair.backward.n.size(); ++i)
     if (lora_pair.backward.n[i].what == op::dropout && back.live[i]) CHECK(back.slot_of[i] != slot::standalone);
   // Without such kernels, and in a GEMM with a matrix as wide as the weight, dropout is a launch.
-  CHECK(fuse(lora_pair.forward, gpu_target).dropout_gemms.size() == 0);
-  CHECK(fuse(trained(formula_of<hira<16>>(), {.elements = true}).forward, to).dropout_gemms.size() == 0);
+  CHECK(fuse(lora_pair.forward, gpu_target).all<dropout_gemm>().size() == 0);
+  CHECK(fuse(trained(formula_of<hira<16>>(), {.elements = true}).forward, to).all<dropout_gemm>().size() == 0);
 }
 TEST_CASE("dropout branch: the layer's GEMM reads U, and its dgrad makes T = dy B with dB fused") {
   target to = gpu_target_nn;
-  to.fuses_dropout = to.has_wgrad = to.wgrad_fusion = true;
+  to.can<dropout_gemm>().has_kernel = to.can<wgrad_sum>().has_kernel = to.can<wgrad_sum>().runs_beside_gemm = true;
   const formula low_rank = formula_of<lora<16>>();
   const saved_pair one = trained(low_rank, {.elements = true}),
                    both = trained(low_rank, {.elements = true}, &two_layers);
@@ -65,7 +65,7 @@ TEST_CASE("dropout branch: the layer's GEMM reads U, and its dgrad makes T = dy 
   CHECK_FALSE(given.computes_shrink);
   CHECK(given.expands);
   CHECK(given.a == none_id);
-  CHECK(given.s == forth.dropout_gemms[0].result);
+  CHECK(given.s == forth.all<dropout_gemm>()[0].result);
   CHECK(forth.launch_of[given.s] < forth.launch_of[forth.products[0].result]);
   // Two layers with one input: dx is a sum of two such GEMMs, and one launch after them adds the dropout terms of both.
   for (const saved_pair* pair : {&one, &both}) {
@@ -75,20 +75,21 @@ TEST_CASE("dropout branch: the layer's GEMM reads U, and its dgrad makes T = dy 
               factors = pair == &one ? 0 : 2;  // dy of a layer is dy times the other layer's output
     REQUIRE(p.products.size() == layers);
     CHECK(p.launches.size() == 2 * layers + 1 + factors);
-    for (const dropout_gemm& d : p.dropout_gemms)
+    for (const dropout_gemm& d : p.all<dropout_gemm>())
       CHECK(d.terms.size() == (d.form_kind == dropout_gemm::form::expand ? layers : 1));
     for (const launch& l : p.launches) {
-      if (l.product < 0) continue;
-      const gemm_slots& s = p.products[l.product];
+      const gemm_launch* const gemm = p.as<gemm_launch>(l);
+      if (gemm == nullptr) continue;
+      const gemm_slots& s = p.products[gemm->product];
       REQUIRE(s.branches.size() == 1);
       CHECK(s.branches[0].computes_shrink);
       CHECK(s.branches[0].stores_shrink);
       CHECK_FALSE(s.branches[0].expands);
       CHECK(s.branches[0].b == none_id);
-      REQUIRE(l.fused_wgrads[0] >= 0);
-      CHECK(l.fused_wgrads[1] < 0);
-      CHECK(p.sums[l.fused_wgrads[0]].left == s.x);
-      for (const dropout_gemm& d : p.dropout_gemms)
+      REQUIRE(gemm->fused_wgrads[0] >= 0);
+      CHECK(gemm->fused_wgrads[1] < 0);
+      CHECK(p.all<wgrad_sum>()[gemm->fused_wgrads[0]].left == s.x);
+      for (const dropout_gemm& d : p.all<dropout_gemm>())
         for (const dropout_term& t : d.terms)
           if (t.narrow == s.branches[0].s) CHECK(p.launch_of[d.result] > p.launch_of[s.result]);
     }

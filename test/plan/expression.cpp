@@ -13,7 +13,7 @@ namespace {
 
 constexpr target gpu_that_joins() {
   target t = test::gpu_target_nn;
-  t.has_wgrad = t.wgrad_fusion = t.fuses_elementwise = true;
+  t.can<wgrad_sum>().has_kernel = t.can<wgrad_sum>().runs_beside_gemm = t.can<expression_launch>().fused = true;
   return t;
 }
 constexpr target gpu_target = gpu_that_joins();
@@ -37,7 +37,7 @@ TEST_CASE("expression: an elementwise product and the sum over it are one launch
   const launch& e = p.launches[p.launch_of[pair.backward.result("lora_E")]];
   REQUIRE(e.count == 2);
   CHECK(graph(pair.backward)[p.nodes[e.first]].what == op::mul);
-  CHECK(graph(pair.backward)[e.anchor].what == op::sum_to);
+  CHECK(graph(pair.backward)[p.anchor_of(e)].what == op::sum_to);
 }
 TEST_CASE("expression: transposes and broadcasts are computed inside their readers") {
   const saved_pair pair = pair_of<hra<8>>();
@@ -51,7 +51,7 @@ TEST_CASE("expression: transposes and broadcasts are computed inside their reade
   for (int k = last.first; k < last.first + last.count; ++k)  // no other launch reads a value inside
     for (id r = 0; r < g.size; ++r)
       for (int o = 0; p.live[r] && o < 3; ++o)
-        if (g[r].operand(o) == p.nodes[k]) CHECK(p.launch_of[r] == p.launch_of[last.anchor]);
+        if (g[r].operand(o) == p.nodes[k]) CHECK(p.launch_of[r] == p.launch_of[p.anchor_of(last)]);
 }
 TEST_CASE("expression: a gate is one launch, and both of its gradients are one launch") {
   const block_formula block = block_of<llama>();
@@ -69,16 +69,18 @@ TEST_CASE("expression: a gate is one launch, and both of its gradients are one l
       if (!activates) continue;
       ++expressions;
       CHECK(l.count > 1);  // only the last value is stored
-      CHECK(p.launch_of[l.anchor] == &l - &p.launches[0]);
+      const expression_launch* const e = p.as<expression_launch>(l);
+      REQUIRE(e != nullptr);
+      CHECK(p.launch_of[e->root] == &l - &p.launches[0]);
       for (int k = l.first; k < l.first + l.count; ++k) {  // readers of other values recompute them
-        if (p.nodes[k] == l.anchor || p.nodes[k] == l.paired_root) continue;
+        if (p.nodes[k] == e->root || p.nodes[k] == e->paired_root) continue;
         for (id r = 0; r < g.size; ++r)
           for (int o = 0; p.live[r] && o < 3; ++o)
             if (g[r].operand(o) == p.nodes[k]) CHECK((is_pointwise(g[r].what) && p.when.has_token_rows[r]));
       }
       const bool is_gradient = made == &pair.backward;
-      CHECK((l.paired_root >= 0) == is_gradient);
-      if (is_gradient) CHECK(p.launch_of[l.paired_root] == p.launch_of[l.anchor]);
+      CHECK((e->paired_root >= 0) == is_gradient);
+      if (is_gradient) CHECK(p.launch_of[e->paired_root] == p.launch_of[e->root]);
     }
     CHECK(expressions == 1);
   }
@@ -97,7 +99,8 @@ TEST_CASE("expression: a launch computes a second value only if that needs no la
   const plan planned = fuse(whole, gpu_target);
   int pairs = 0, expressions = 0;
   for (const launch& l : planned.launches)
-    if (l.product < 0 && l.count > 1) ++expressions, pairs += l.paired_root >= 0 ? 1 : 0;
+    if (const expression_launch* const e = planned.as<expression_launch>(l); e != nullptr)
+      ++expressions, pairs += e->paired_root >= 0 ? 1 : 0;
   CHECK(expressions == 2);
   CHECK(pairs == 1);
 }
@@ -114,17 +117,17 @@ TEST_CASE("expression: a value that one launch reads is stored, even if another 
   const id at = made[made.result("stored")].a;
   REQUIRE(made[at].what == op::silu);
   bool computed = false;
-  for (const launch& l : planned.launches) computed = computed || l.anchor == at;
+  for (const launch& l : planned.launches) computed = computed || planned.anchor_of(l) == at;
   CHECK(computed);
 }
 TEST_CASE("expression: norms of tokens are not joined, nor on targets without such a launch") {
   const saved_pair pair = pair_of<dora<8>>();
   const plan p = fuse(pair.backward, gpu_target);
   for (const launch& l : p.launches)
-    if (l.product < 0 && l.sum < 0 && l.count > 1) CHECK(!p.when.has_token_rows[l.anchor]);
+    if (l.is<expression_launch>()) CHECK(!p.when.has_token_rows[p.anchor_of(l)]);
   const saved_pair chain = pair_of<hra<8>>();
   for (const launch& l : fuse(chain.backward, test::gpu_target_nn).launches)
-    if (l.product < 0) CHECK(l.count == 1);
+    if (!l.is<gemm_launch>()) CHECK(l.count == 1);
 }
 TEST_CASE("expression: an expression that is too large is split") {
   builder g;

@@ -109,7 +109,7 @@ TEST_CASE("fingerprint: a third operand is part of the key") {
     const scope p{&g};
     const ex x = p.leaf(op::input, "x", 2, 1, 1, p.size("tokens"), p.size("in"));
     const ex dy = p.leaf(op::input, "dy", 2, 1, 1, p.size("tokens"), p.size("in"));
-    g.add_output(make::normalize_grad(g, x.i, p.scalar("eps").i, own ? x.i : dy.i, false), "dx");
+    g.add_output(make_node::normalize_grad(g, x.i, p.scalar("eps").i, own ? x.i : dy.i, false), "dx");
     return fingerprint_of(g, fuse(g)).key;
   };
   CHECK(made(true) != made(false));
@@ -124,7 +124,7 @@ TEST_CASE("fingerprint: every data-time value has equally many words, one of the
     const scope p{&g};
     const ex w = p.leaf(op::base, "weight", 2, 1, 1, p.size("n", dyn, 64), p.size("n", dyn, 64));
     const ex x = p.leaf(op::input, "x", 2, 1, 1, p.size("tokens"), p.size("n", dyn, 64));
-    g.add_output(make::matmul(g, x.i, w.i, false, tb), "y");
+    g.add_output(make_node::matmul(g, x.i, w.i, false, tb), "y");
     return fingerprint_of(g, fuse(g)).key;
   };
   CHECK(product(true) != product(false));

@@ -25,7 +25,7 @@ template <class Block> builder step_of() {
 }
 int norms_inside(const plan& p) {
   int n = 0;
-  for (const launch& l : p.launches) n += l.norm >= 0 ? 1 : 0;
+  for (const gemm_launch& l : p.all<gemm_launch>()) n += l.norm >= 0 ? 1 : 0;
   return n;
 }
 int kernels_with(const graph& g, const plan& p, long long tokens, dtype type = dtype::bf16,
@@ -43,15 +43,15 @@ TEST_CASE("fused norm: the norm after O is part of O's launch, and the previous 
     const graph g = b;
     const plan p = fuse(g, sm_90);
     REQUIRE(norms_inside(p) == 1);
-    for (const launch& l : p.launches) {
+    for (const gemm_launch& l : p.all<gemm_launch>()) {
       if (l.norm < 0) continue;
-      const rowwise_launch& r = p.rowwise_launches[l.norm];
+      const rowwise_launch& r = p.all<rowwise_launch>()[l.norm];
       CHECK(g[r.norm].a == p.products[l.product].result);
       CHECK(p.products[l.product].residual >= 0);
-      for (const id i : r.inside) CHECK((p.launch_of[i] == p.launch_of[l.anchor] && p.slot_of[i] == slot::epilogue));
+      for (const id i : r.inside) CHECK((p.launch_of[i] == p.launch_of[l.around] && p.slot_of[i] == slot::epilogue));
     }
     REQUIRE(p.input_norm >= 0);
-    CHECK(g[g[p.rowwise_launches[p.input_norm].norm].a].what == op::input);
+    CHECK(g[g[p.all<rowwise_launch>()[p.input_norm].norm].a].what == op::input);
   }
 }
 TEST_CASE("fused norm: up to sixteen tokens in bf16 need no kernel for it, others one") {
@@ -59,7 +59,7 @@ TEST_CASE("fused norm: up to sixteen tokens in bf16 need no kernel for it, other
   const graph g = b;
   const plan p = fuse(g, sm_90);
   target unfused = sm_90;
-  unfused.fuses_norms = false;
+  unfused.can<gemm_launch>().fuses_norms = false;
   const plan before = fuse(g, unfused);
   CHECK(norms_inside(before) == 0);
   CHECK(before.input_norm == -1);
@@ -110,7 +110,7 @@ TEST_CASE("fused norm: a rotation in a GEMM's prologue does not prevent the fusi
   const plan p = fuse(g, sm_90);
   CHECK(norms_inside(p) == 1);
   target unfused = sm_90;
-  unfused.fuses_input_rotation = false;
+  unfused.can<gemm_launch>().fuses_input_rotation = false;
   CHECK(norms_inside(fuse(g, unfused)) == 0);  // a norm that something else reads stays a launch
 }
 TEST_CASE("fused norm: a norm that something else reads stays a launch") {

@@ -13,7 +13,7 @@ namespace {
 
 constexpr target gpu_with(bool fused_wgrads) {
   target t = test::gpu_target_nn;
-  t.has_wgrad = true, t.wgrad_fusion = fused_wgrads;
+  t.can<wgrad_sum>() = {.has_kernel = true, .runs_beside_gemm = fused_wgrads};
   return t;
 }
 template <class Adapter> saved_pair pair_of() {
@@ -36,9 +36,9 @@ TEST_CASE("fused wgrad: in training both passes of LoRA are one launch each") {
   CHECK(forth.products[0].branches[0].stores_shrink);
   CHECK(graph(pair.forward).out[1].at == forth.products[0].branches[0].s);
   REQUIRE(back.launches.size() == 1);
-  REQUIRE(back.sums.size() == 2);
-  CHECK(back.launches[0].fused_wgrads[0] >= 0);
-  CHECK(back.launches[0].fused_wgrads[1] >= 0);
+  REQUIRE(back.all<wgrad_sum>().size() == 2);
+  CHECK(back.all<gemm_launch>()[0].fused_wgrads[0] >= 0);
+  CHECK(back.all<gemm_launch>()[0].fused_wgrads[1] >= 0);
   for (const id i : {pair.backward.result("lora_A.weight"), pair.backward.result("lora_B.weight")})
     CHECK(back.launch_of[i] == 0);
 }
@@ -56,14 +56,15 @@ TEST_CASE("fused wgrad: in a block every dgrad includes the wgrads of its own fa
   const saved_pair pair = select_saved_tensors(capture_forward(v.formula, v.how), capture_backward(v.formula, v.how));
   const graph g = pair.backward;
   const plan p = fuse(g, gpu_with(true));
-  REQUIRE(p.sums.size() == 14);
+  REQUIRE(p.all<wgrad_sum>().size() == 14);
   for (const launch& l : p.launches) {
-    CHECK(l.sum < 0);
-    if (l.product < 0) continue;
-    const gemm_slots& s = p.products[l.product];
-    for (const int k : l.fused_wgrads) {
+    CHECK(!l.is<wgrad_sum>());
+    const gemm_launch* const gemm = p.as<gemm_launch>(l);
+    if (gemm == nullptr) continue;
+    const gemm_slots& s = p.products[gemm->product];
+    for (const int k : gemm->fused_wgrads) {
       REQUIRE(k >= 0);
-      const wgrad_sum& sum = p.sums[k];
+      const wgrad_sum& sum = p.all<wgrad_sum>()[k];
       CHECK((sum.left == s.x || sum.left == s.branches[0].s));
     }
   }
@@ -72,7 +73,7 @@ TEST_CASE("fused wgrad: a target without fused wgrads runs them after the dgrad"
   const saved_pair pair = pair_of<lora<16>>();
   const plan p = fuse(pair.backward, gpu_with(false));
   CHECK(p.launches.size() == 3);
-  for (const launch& l : p.launches) CHECK(l.fused_wgrads[0] < 0);
+  for (const gemm_launch& l : p.all<gemm_launch>()) CHECK(l.fused_wgrads[0] < 0);
 }
 TEST_CASE("fused wgrad: the accumulators before a factor per column are stored by the same launch") {
   const saved_pair ia3_pair = pair_of<ia3>(), dora_pair = pair_of<dora<16>>();
@@ -94,9 +95,10 @@ TEST_CASE("fused wgrad: the gradient of a factor of dy is fused into the dgrad t
   const saved_pair pair = pair_of<ia3>(), dora_pair = pair_of<dora<16>>();
   const plan p = fuse(pair.backward, gpu_with(true)), d = fuse(dora_pair.backward, gpu_with(true));
   REQUIRE(p.launches.size() == 1);
-  REQUIRE(p.launches[0].fused_wgrads[0] >= 0);
-  CHECK(p.sums[p.launches[0].fused_wgrads[0]].by_column);
+  REQUIRE(p.all<gemm_launch>()[0].fused_wgrads[0] >= 0);
+  CHECK(p.all<wgrad_sum>()[p.all<gemm_launch>()[0].fused_wgrads[0]].by_column);
   CHECK(fuse(pair.backward, gpu_with(false)).launches.size() == 2);
-  for (const launch& l : d.launches)  // in DoRA the launch of that sum also scales dy, which the GEMM reads
-    for (const int k : l.fused_wgrads) CHECK((k < 0 || !d.sums[k].by_column));
+  for (const gemm_launch& l :
+       d.all<gemm_launch>())  // in DoRA the launch of that sum also scales dy, which the GEMM reads
+    for (const int k : l.fused_wgrads) CHECK((k < 0 || !d.all<wgrad_sum>()[k].by_column));
 }

@@ -24,7 +24,7 @@ template <class Block> planned backward_of() {
 }
 int launches_with_sums(const plan& p) {
   int n = 0;
-  for (const launch& l : p.launches) n += l.gate_wgrads[0] >= 0 ? 1 : 0;
+  for (const expression_launch& l : p.all<expression_launch>()) n += l.gate_wgrads[0] >= 0 ? 1 : 0;
   return n;
 }
 
@@ -34,14 +34,14 @@ TEST_CASE("gate wgrad: DoRA's magnitude gradients of gate and up are part of the
   const planned made = backward_of<scaled>();
   CHECK(launches_with_sums(made.p) == 1);
   for (int k = 0; k < made.p.launches.size(); ++k) {
-    const launch& l = made.p.launches[k];
-    if (l.gate_wgrads[0] < 0) continue;
-    const id of[2] = {l.anchor, l.paired_root};
+    const expression_launch* const l = made.p.as<expression_launch>(made.p.launches[k]);
+    if (l == nullptr || l->gate_wgrads[0] < 0) continue;
+    const id of[2] = {l->root, l->paired_root};
     for (int b = 0; b < 2; ++b) {
-      const wgrad_sum& s = made.p.sums[l.gate_wgrads[b]];
+      const wgrad_sum& s = made.p.all<wgrad_sum>()[l->gate_wgrads[b]];
       CHECK(s.left == of[b]);
       for (const id i : {s.result, s.product, s.scaled}) CHECK(made.p.launch_of[i] == k);
-      for (const launch& other : made.p.launches) CHECK(other.sum != l.gate_wgrads[b]);
+      for (const launch& other : made.p.launches) CHECK((!other.is<wgrad_sum>() || other.index != l->gate_wgrads[b]));
     }
   }
 }

@@ -38,7 +38,7 @@ template <class F> builder formula_of_x(F f) {
 }
 template <class F> text on_gpu(F f) { return launches(formula_of_x(f), gpu_target); }
 template <class F> text on_cpu(F f) { return launches(formula_of_x(f)); }
-ex rms(scope p, ex x) { return {x.g, make::normalize(*x.g, x.i, p.scalar("eps").i, true)}; }
+ex rms(scope p, ex x) { return {x.g, make_node::normalize(*x.g, x.i, p.scalar("eps").i, true)}; }
 
 }  // namespace
 

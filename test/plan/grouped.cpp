@@ -3,7 +3,7 @@
 // many.
 #include <doctest/doctest.h>
 #include <graft/blocks.h>
-#include <graft/plan/grouped.h>
+#include <graft/plan/launch/grouped.h>
 #include <graft/targets.h>
 
 using namespace graft;
@@ -40,12 +40,11 @@ TEST_CASE("grouped: Q, K and V, and gate and up, each with its adapter and its a
   const block_value v = value_of<tuned>();
   const plan p = fuse(capture_forward(v.formula, v.how), sm_90);
   int of_three = 0, of_two = 0, alone = 0;
-  for (const launch& l : p.launches) {
-    if (l.product < 0) continue;
+  for (const gemm_launch& l : p.all<gemm_launch>()) {
     of_three += l.grouped == 2 ? 1 : 0, of_two += l.grouped == 1 ? 1 : 0, alone += l.grouped == 0 ? 1 : 0;
     for (int k = 0; k <= l.grouped; ++k) {
       CHECK(p.products[l.product + k].x == p.products[l.product].x);
-      CHECK(p.launch_of[p.products[l.product + k].result] == p.launch_of[l.anchor]);
+      CHECK(p.launch_of[p.products[l.product + k].result] == p.launch_of[l.around]);
     }
   }
   CHECK((of_three == 1 && of_two == 1 && alone == 2));
@@ -61,18 +60,18 @@ TEST_CASE("grouped: silu(gate) ⊙ up is part of their launch if nothing else re
   const graph g = b;
   const plan p = fuse(g, sm_90);
   int gates = 0;
-  for (const launch& l : p.launches) {
+  for (const gemm_launch& l : p.all<gemm_launch>()) {
     if (l.gated < 0) continue;
     ++gates;
     REQUIRE(l.grouped == 1);
     CHECK(g[l.gated].what == op::mul);
-    CHECK(p.launch_of[l.gated] == p.launch_of[l.anchor]);
+    CHECK(p.launch_of[l.gated] == p.launch_of[l.around]);
     CHECK(p.slot_of[l.gated] == slot::epilogue);
     CHECK(p.products[l.product].act == op::silu);
   }
   CHECK(gates == 1);
   target unfused = sm_90;
-  unfused.fuses_gates = false;
+  unfused.can<gemm_launch>().fuses_gates = false;
   CHECK(fuse(g, unfused).launches.size() == p.launches.size() + 1);
 }
 TEST_CASE("grouped: GEMMs with different rotations of one input are one launch with the rotations in its prologue") {
@@ -81,16 +80,15 @@ TEST_CASE("grouped: GEMMs with different rotations of one input are one launch w
   const graph g = b;
   const plan p = fuse(g, sm_90);
   int turns = 0, launches = 0;
-  for (const launch& l : p.launches) {
-    CHECK(g[l.anchor].what != op::rotate);
-    if (l.product < 0) continue;
+  for (const launch& l : p.launches) CHECK(g[p.anchor_of(l)].what != op::rotate);
+  for (const gemm_launch& l : p.all<gemm_launch>()) {
     ++launches;
     for (int k = 0; k <= l.grouped; ++k) {
       const gemm_slots& s = p.products[l.product + k];
       REQUIRE(s.input_rotation >= 0);
       ++turns;
       CHECK(s.x == p.products[l.product].x);
-      CHECK((p.launch_of[s.input_rotation] == p.launch_of[l.anchor] && p.slot_of[s.input_rotation] == slot::prologue));
+      CHECK((p.launch_of[s.input_rotation] == p.launch_of[l.around] && p.slot_of[s.input_rotation] == slot::prologue));
     }
   }
   CHECK((turns == 7 && launches == 4));
@@ -98,7 +96,7 @@ TEST_CASE("grouped: GEMMs with different rotations of one input are one launch w
         kernels_with<tuned>(16) + 4);  // one rotation kernel per launch; the last one computes gate ⊙ up
   CHECK(kernels_with<all_rotated>(65) == kernels_with<tuned>(65) + 7);  // one for each rotation
   target unfused = sm_90;
-  unfused.fuses_input_rotation = false;
+  unfused.can<gemm_launch>().fuses_input_rotation = false;
   CHECK(fuse(g, unfused).launches.size() > p.launches.size() + 7);
 }
 TEST_CASE("grouped: gate rotates its input, up does not; the rotation after them computes gate ⊙ up") {
@@ -114,7 +112,7 @@ TEST_CASE("grouped: gate rotates its input, up does not; the rotation after them
     CHECK(((g[s.gate].a == s.x && g[s.gate].b == s.other)));
   }
   CHECK(gates == 1);
-  for (const launch& l : p.launches) CHECK(l.gated < 0);
+  for (const gemm_launch& l : p.all<gemm_launch>()) CHECK(l.gated < 0);
   CHECK(kernels_with<gate_rotated>(8) == kernels_with<tuned>(8) + 1 + 1);    // one rotation kernel per launch
   CHECK(kernels_with<gate_rotated>(65) == kernels_with<tuned>(65) + 1 + 1);  // gate ⊙ up is a separate kernel in both
 }
@@ -148,29 +146,32 @@ TEST_CASE("grouped: the rotation of a dgrad is part of its launch, and of its ke
     butterfly.sizes.set_tokens(v, 4096);
     int n = 0;
     for (const launch& l : of_factors.launches)
-      if (l.product >= 0 && of_factors.products[l.product].output_rotation >= 0) {
-        CHECK(of_factors.products[l.product].pre_epilogue >=
-              0);                       // the rotation by several factors reads the accumulators
-        CHECK(l.fused_wgrads[0] >= 0);  // the gradient of the scale
+      if (const gemm_launch* const gemm = of_factors.as<gemm_launch>(l);
+          gemm != nullptr && of_factors.products[gemm->product].output_rotation >= 0) {
+        CHECK(of_factors.products[gemm->product].pre_epilogue >=
+              0);                           // the rotation by several factors reads the accumulators
+        CHECK(gemm->fused_wgrads[0] >= 0);  // the gradient of the scale
         n += kernel_count(butterfly, of_factors, l, v, dtype::bf16, {});
       }
     return n;
   };
   CHECK((with_factors(1) == 1 && with_factors(3) == 1 && with_factors(4) == 2));
   target unfused = sm_90;
-  unfused.fuses_output_rotation = false;
+  unfused.can<gemm_launch>().fuses_output_rotation = false;
   CHECK(fuse(g, unfused).launches.size() == p.launches.size() + 1);
 }
 TEST_CASE("grouped: a GEMM that saves its shrink result is not grouped") {
   const block_value v = value_of<tuned>();
   const builder forward = capture_forward(v.formula, v.how), backward = capture_backward(v.formula, v.how);
   const saved_pair kept = select_saved_tensors(forward, backward);
-  for (const launch& l : fuse(kept.forward, sm_90).launches)
+  const plan p = fuse(kept.forward, sm_90);
+  for (const gemm_launch& l : p.all<gemm_launch>())
     for (int k = 0; l.grouped > 0 && k <= l.grouped; ++k) FAIL("a product that keeps S runs with others");
 }
 TEST_CASE("grouped: a target without grouping gets a launch per GEMM") {
   const block_value v = value_of<tuned>();
   target single = sm_90;
-  single.max_grouped_gemms = 1;
-  for (const launch& l : fuse(capture_forward(v.formula, v.how), single).launches) CHECK(l.grouped == 0);
+  single.can<gemm_launch>().max_grouped_gemms = 1;
+  const plan p = fuse(capture_forward(v.formula, v.how), single);
+  for (const gemm_launch& l : p.all<gemm_launch>()) CHECK(l.grouped == 0);
 }

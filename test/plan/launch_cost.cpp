@@ -33,7 +33,7 @@ TEST_CASE("launch cost: attention reads the slots of the KV cache in the ranges 
   size_values s = with_nominals(g, size_values{});
   g.sizes.set_tokens(s, 4);
   for (int k = 0; k < p.launches.size(); ++k)
-    if (p.launches[k].what == launch_kind::attention) {
+    if (p.launches[k].is<attention_launch>()) {
       const auto at = [&](long long seen) { return estimate_launch(g, p, k, s, dtype::bf16, seen).bytes; };
       const id cache = g.find("kv_cache");
       REQUIRE(cache >= 0);

@@ -12,11 +12,11 @@ builder broken() {
   builder g;
   const scope p{&g};
   const ex W = p.leaf(op::base, "W", 2, 1, 1, 8, 12), A = p.param("A", 5, 12), B = p.param("B", 8, 4);
-  make::matmul(g, B.i, A.i, false, false, 31);
-  make::add(g, W.i, p.param("C", 8, 11).i, 32);
+  make_node::matmul(g, B.i, A.i, false, false, 31);
+  make_node::add(g, W.i, p.param("C", 8, 11).i, 32);
   inverse(W);
   g.over({12}, {5}, 77);
-  make::slice(g, W.i, 3, {10}, {3}, 80);
+  make_node::slice(g, W.i, 3, {10}, {3}, 80);
   return g;
 }
 const builder b = broken();

@@ -21,7 +21,10 @@ builder forward_of(bool cached) {
 }
 int with_rows(const plan& p) {
   int n = 0;
-  for (const launch& l : p.launches) n += l.rows >= 0 ? 1 : 0;
+  for (const launch& l : p.launches) {
+    const attention_launch* const a = p.as<attention_launch>(l);
+    n += l.is<rowwise_launch>() || (a != nullptr && a->heads >= 0) ? 1 : 0;
+  }
   return n;
 }
 
@@ -36,14 +39,14 @@ TEST_CASE("rowwise: a token step of a block on a GPU is six launches, with the h
   const plan without_cache = fuse(forward_of(false), sm_90);
   CHECK(with_rows(without_cache) == 2);
   CHECK(without_cache.launches.size() == 7);
-  for (const rowwise_launch& r : p.rowwise_launches)
+  for (const rowwise_launch& r : p.all<rowwise_launch>())
     for (const id i : r.inside) CHECK(p.launch_of[i] == p.launch_of[r.result]);
 }
 TEST_CASE("rowwise: concatenating the heads includes both RoPEs and the gather of their angles") {
   const builder b = forward_of(false);
   const plan p = fuse(b, sm_90);
   const rowwise_launch* heads = nullptr;
-  for (const rowwise_launch& r : p.rowwise_launches)
+  for (const rowwise_launch& r : p.all<rowwise_launch>())
     if (!r.parts.empty()) heads = &r;
   REQUIRE(heads != nullptr);
   REQUIRE(heads->parts.size() == 3);
@@ -60,8 +63,8 @@ TEST_CASE("rowwise: a value that is saved for backward is never internal to a ro
   const saved_pair kept = select_saved_tensors(forward, backward);
   const graph g = kept.forward;
   const plan p = fuse(g, sm_90);
-  CHECK(!p.rowwise_launches.empty());
-  for (const rowwise_launch& r : p.rowwise_launches)
+  CHECK(!p.all<rowwise_launch>().empty());
+  for (const rowwise_launch& r : p.all<rowwise_launch>())
     for (int k = 0; k < g.outs; ++k)
       for (const id i : r.inside) CHECK((i == r.result || g.out[k].at != i));
 }
@@ -71,7 +74,7 @@ TEST_CASE("rowwise: the gradient of a norm includes its weight and the residual;
   const graph g = kept.backward;
   const plan p = fuse(g, sm_90);
   int gradients = 0;
-  for (const rowwise_launch& r : p.rowwise_launches) {
+  for (const rowwise_launch& r : p.all<rowwise_launch>()) {
     if (r.grad_output < 0) continue;
     ++gradients;
     CHECK(g[r.norm].what == op::normalize_grad);
@@ -86,8 +89,8 @@ TEST_CASE("rowwise: the gradient of a norm includes its weight and the residual;
 }
 TEST_CASE("rowwise: a target without such kernels gets single launches") {
   target plain = sm_90;
-  plain.fuses_rowwise = false;
+  plain.can<rowwise_launch>().fused = false;
   const plan p = fuse(forward_of(true), plain);
-  CHECK(p.rowwise_launches.empty());
+  CHECK(p.all<rowwise_launch>().empty());
   CHECK(p.launches.size() == 14);
 }

@@ -62,11 +62,11 @@ TEST_CASE("allocations: none in a forward or a backward call after the first") {
       const random_layer<float> l(c.graphs, s);
       cpu::executor<float> e(c.graphs);
       REQUIRE(bool(l.bind(e)));
-      std::vector<float> y = l.room("y", c.graphs.literal);
-      std::map<std::string, std::vector<float>> room;
+      std::vector<float> y = l.buffer_for("y", c.graphs.literal);
+      std::map<std::string, std::vector<float>> buffers;
       std::vector<gradient> wanted;
       for (const std::string& p : l.parameters())
-        wanted.push_back({p, into(room[p] = l.room(p.c_str(), c.graphs.backward))});
+        wanted.push_back({p, into(buffers[p] = l.buffer_for(p.c_str(), c.graphs.backward))});
       auto calls = [&] {
         const long long before = allocations;
         const bool ran = bool(e.forward(l.x(), into(y)));

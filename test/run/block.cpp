@@ -174,26 +174,26 @@ TEST_CASE("block: decoding row by row over a KV cache equals one call on all row
     random_block b({f, {lora_everywhere[0]}, {"partial_rotary"}, false, op::detach, 0.5},
                    9);  // two sequences, of 4 and 5 rows
     const std::vector<double> whole = b.forward();
-    const long long places = 20, width = 2 * (same_text(f.name, "gpt2") ? 16 : 8);
-    std::vector<double> cache(static_cast<std::size_t>(places * width));
-    b.block.values.tensors["kv_cache"] = view_of(cache.data(), places, width);
+    const long long slots = 20, width = 2 * (same_text(f.name, "gpt2") ? 16 : 8);
+    std::vector<double> cache(static_cast<std::size_t>(slots * width));
+    b.block.values.tensors["kv_cache"] = view_of(cache.data(), slots, width);
     b.must(b.block.bind(pass_kind::decode, {9}));
     std::vector<double> x, y(32);
-    std::vector<std::int64_t> positions, span;
+    std::vector<std::int64_t> positions, ranges;
     auto step = [&](const std::vector<long long>& rows) {
       const auto n = static_cast<long long>(rows.size());
-      x.clear(), positions.clear(), span.assign(static_cast<std::size_t>(3 * n), 0);
+      x.clear(), positions.clear(), ranges.assign(static_cast<std::size_t>(3 * n), 0);
       for (long long i = 0; i < n; ++i) {
         const long long r = rows[static_cast<std::size_t>(i)], place = r < 4 ? r : 6 + r;  // the second one from 10 on
         x.insert(x.end(), b.x.begin() + r * 16, b.x.begin() + (r + 1) * 16);
         positions.push_back(b.positions[static_cast<std::size_t>(r)]);
-        span[static_cast<std::size_t>(i)] = r < 4 ? 0 : 10;
-        span[static_cast<std::size_t>(n + i)] = place + 1, span[static_cast<std::size_t>(2 * n + i)] = place;
+        ranges[static_cast<std::size_t>(i)] = r < 4 ? 0 : 10;
+        ranges[static_cast<std::size_t>(n + i)] = place + 1, ranges[static_cast<std::size_t>(2 * n + i)] = place;
       }
       y.assign(static_cast<std::size_t>(n * 16), 0.0);
       block_call c;
       c[call_input::x] = view_of(x.data(), n, 16), c[call_input::positions] = view_of(positions.data(), n);
-      c[call_input::attention_range] = view_of(span.data(), 3, n), c.y = view_into(y.data(), n, 16);
+      c[call_input::attention_range] = view_of(ranges.data(), 3, n), c.y = view_into(y.data(), n, 16);
       b.must(b.block.run(pass_kind::decode, c));
       for (long long i = 0; i < n; ++i)
         for (long long k = 0; k < 16; ++k)
@@ -316,9 +316,9 @@ TEST_CASE("block: an error about a missing or unfitting tensor names its path") 
   c = b.call();
   b.positions[2] = 99;
   CHECK(says(block.run(pass_kind::forward, c)) == "layer 0: id 99 at position 2 is outside the table of 40 rows");
-  b.positions[2] = 2, b.span[6] = 12;
+  b.positions[2] = 2, b.ranges[6] = 12;
   CHECK(says(block.run(pass_kind::forward, c)) == "layer 0: row 1 attends to rows 0 to 12, there are 5");
-  b.span[6] = 2;
+  b.ranges[6] = 2;
   CHECK(bool(block.run(pass_kind::forward, c)));
   block.values.tensors["mlp.down_proj.weight"] = view_of(b.positions.data(), 5);
   CHECK(says(block.bind(pass_kind::forward, {8})) ==

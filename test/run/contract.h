@@ -90,7 +90,7 @@ template <class Executor, class Memory> struct contract {
     INFO(std::string(s.message()));
     REQUIRE(bool(s));
   }
-  static std::string said(const status& s) { return s.message(); }
+  static std::string message_of(const status& s) { return s.message(); }
   void give(int adapter, const factors& f) {
     for (const auto& [name, v] : f.values().tensors) good(e.set(name.c_str(), v, adapter));
     good(e.set("scaling", f.s, adapter));
@@ -129,7 +129,7 @@ template <class Executor, class Memory> struct contract {
     good(e.bind({.tokens = 8}));
     computes(with(one), 8);
     held<Memory> y(std::vector<float>(9 * out, 7));
-    CHECK(said(e.forward(x.as(9, in), y.into(9, out))) ==
+    CHECK(message_of(e.forward(x.as(9, in), y.into(9, out))) ==
           "x has 9 rows, the layer was bound for 8; bind() it with a larger capacity");
     CHECK(difference(y.read(), std::vector<float>(9 * out, 7)) == 0);
     computes(with(one), 8);
@@ -184,17 +184,18 @@ template <class Executor, class Memory> struct contract {
     good(e.enable(true));
     computes(scaled);
 
-    CHECK(said(e.remove(*third)) ==
+    CHECK(message_of(e.remove(*third)) ==
           "adapter 2 is active; activate another one, or enable(false), before it is removed");
     computes(scaled);
     good(e.activate({0}));
     good(e.remove(*third));
     computes(with(one));
-    CHECK(said(e.activate({*third})) == "there is no adapter 2; this layer was given 3");
-    CHECK(said(e.activate({9})) == "there is no adapter 9; this layer was given 3");
-    CHECK(said(e.activate({})) == "activate() needs an adapter; enable(false) runs the base alone");
-    CHECK(said(e.set("lora_A.weight", w.as(out, in), -1)) == "there is no adapter -1; this layer was given 3");
-    CHECK(said(e.remove(0)) == "adapter 0 is active; activate another one, or enable(false), before it is removed");
+    CHECK(message_of(e.activate({*third})) == "there is no adapter 2; this layer was given 3");
+    CHECK(message_of(e.activate({9})) == "there is no adapter 9; this layer was given 3");
+    CHECK(message_of(e.activate({})) == "activate() needs an adapter; enable(false) runs the base alone");
+    CHECK(message_of(e.set("lora_A.weight", w.as(out, in), -1)) == "there is no adapter -1; this layer was given 3");
+    CHECK(message_of(e.remove(0)) ==
+          "adapter 0 is active; activate another one, or enable(false), before it is removed");
     CHECK_FALSE(bool(e.add(graphs_for("linear", "lora", true))));
     CHECK_FALSE(bool(e.add(graphs_for("conv2d", "lora", false))));
     CHECK(e.active() == std::vector<int>{0});
@@ -207,14 +208,14 @@ template <class Executor, class Memory> struct contract {
     computes(with(larger));
     adapter_values wrong = one.values();
     wrong.tensors["lora_B.weight"] = one.b.as(one.r, out);  // transposed
-    const std::string why = said(e.replace(0, wrong));
+    const std::string why = message_of(e.replace(0, wrong));
     CHECK(why == "tensor 'lora_B.weight' has shape [4, 24], expected [out, r] = [24, 4]");
     computes(with(larger));
     adapter_values missing = one.values();
     missing.tensors.erase("lora_A.weight");
-    CHECK(said(e.replace(0, missing)).starts_with("tensor 'lora_A.weight' is not set"));
+    CHECK(message_of(e.replace(0, missing)).starts_with("tensor 'lora_A.weight' is not set"));
     computes(with(larger));
-    CHECK(said(e.replace(3, one.values())) == "there is no adapter 3; this layer was given 1");
+    CHECK(message_of(e.replace(3, one.values())) == "there is no adapter 3; this layer was given 1");
     good(e.replace(0, one.values()));
     computes(with(one));
   }
@@ -227,9 +228,9 @@ template <class Executor, class Memory> struct contract {
     computes(sum(with(one), two.delta(), two.s));
     adapter_values wrong = other.values();
     wrong.tensors["lora_A.weight"] = other.b.as(other.r, out);
-    CHECK(said(e.replace(*second, wrong)) ==
+    CHECK(message_of(e.replace(*second, wrong)) ==
           "adapter 1: tensor 'lora_A.weight' has shape [3, 24], expected [r, in] = [?, 32]");
-    CHECK(said(e.set("lora_A.weight", other.a.as(other.r, in), *second)) ==
+    CHECK(message_of(e.set("lora_A.weight", other.a.as(other.r, in), *second)) ==
           "adapter 1: tensor 'lora_A.weight' has shape [3, 32], expected [r, in] = [6, 32]");
     computes(sum(with(one), two.delta(), two.s));
     good(e.replace(*second, other.values()));

@@ -58,7 +58,7 @@ TEST_CASE("host function: merging calls it as well") {
 
 TEST_CASE("host function: refused in fused mode, and if no function was given") {
   const random_layer<float> l(g().value, usual_sizes());
-  std::vector<float> y = l.room("y", g().value.literal);
+  std::vector<float> y = l.buffer_for("y", g().value.literal);
   cpu::executor<float> fused(g().value), eager(g().value, mode::eager);
   REQUIRE(bool(l.bind(fused)));
   REQUIRE(bool(l.bind(eager)));
@@ -76,8 +76,8 @@ TEST_CASE("host function: no gradient if a parameter is below it") {
   const random_layer<float> l(b, usual_sizes());
   cpu::executor<float> e(b, mode::eager);
   std::vector<float> dx(224);
-  const std::string said = e.backward(l.x(), l.dy(), into(dx), {}).message();
-  CHECK(said.starts_with("no gradient for f(a) with a[out, in]"));
+  const std::string error_text = e.backward(l.x(), l.dy(), into(dx), {}).message();
+  CHECK(error_text.starts_with("no gradient for f(a) with a[out, in]"));
 }
 
 TEST_CASE("type-erased: an adapter that is a function of W") {
@@ -96,7 +96,7 @@ TEST_CASE("type-erased: an adapter that is a function of W") {
   });
   CHECK(difference(forward(eager, l), times(forward(base, l), -2)) < 1e-6);
   CHECK(calls == 1);
-  std::vector<float> y = l.room("y", g().erased_value.literal), w(768);
+  std::vector<float> y = l.buffer_for("y", g().erased_value.literal), w(768);
   CHECK(std::string(fused.forward(l.x(), into(y)).message()) ==
         "host function 'type_erased_adapter' breaks the graph; run the layer in eager mode");
   CHECK(std::string(eager.unmerge("weight", view_of(w.data(), 24, 32), into(w)).message()) ==

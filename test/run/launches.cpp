@@ -2,6 +2,8 @@
 // The CPU runs exactly the launches of the plan, for every method on every kind of layer, forward and backward, fused
 // and eager; and the number of kernels that a type states is the number of the run.
 #include <doctest/doctest.h>
+#include <graft/backend/cpu/runtime/engine_plan.h>
+#include <graft/run/program.h>
 
 #include "../support/all_layers.h"
 #include "../support/instances.h"
@@ -15,25 +17,25 @@ struct counts {
   long long forward = 0, backward = 0;
 };
 counts launched(cpu::executor<float>& e, const random_layer<float>& l) {
-  std::vector<float> y = l.room("y", l.graphs.literal);
+  std::vector<float> y = l.buffer_for("y", l.graphs.literal);
   for (int call = 0; call < 2; ++call) {
     const status s = e.forward(l.x(), into(y));
     INFO(std::string(s.message()));
     REQUIRE(bool(s));
   }
-  counts n{e.bound_forward()->launched()};
+  counts n{e.bound_forward()->in->launched()};
   if (l.graphs.backward.outs == 0) return n;
   std::map<std::string, std::vector<float>> d;
   std::vector<gradient> wanted;
   for (const std::string& p : l.parameters()) {
-    d[p] = l.room(p.c_str(), l.graphs.backward);
+    d[p] = l.buffer_for(p.c_str(), l.graphs.backward);
     wanted.push_back({p, into(d[p])});
   }
   const bool has_dx = l.graphs.backward.find_output("dx") >= 0;
-  if (has_dx) d["dx"] = l.room("dx", l.graphs.backward);
+  if (has_dx) d["dx"] = l.buffer_for("dx", l.graphs.backward);
   const mutable_view dx = has_dx ? into(d["dx"]) : mutable_view{};
   for (int call = 0; call < 2; ++call) REQUIRE(bool(e.backward(l.x(), l.dy(), dx, wanted)));
-  n.backward = e.bound_backward()->launched();
+  n.backward = e.bound_backward()->in->launched();
   return n;
 }
 

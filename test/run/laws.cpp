@@ -19,7 +19,7 @@ template <class F> void for_all(F f) {
     }
 }
 template <class Real> std::vector<Real> forward(cpu::executor<Real>& e, const random_layer<Real>& l) {
-  auto y = l.room("y", l.graphs.literal);
+  auto y = l.buffer_for("y", l.graphs.literal);
   const status s = e.forward(l.x(), into(y));
   INFO(std::string(s.message()));
   REQUIRE(bool(s));
@@ -52,7 +52,7 @@ TEST_CASE("unmerge: restores the base weight") {
     const random_layer<double> l(c.graphs, s);
     cpu::executor<double> e(c.graphs);
     REQUIRE(bool(l.bind(e)));
-    std::vector<double> merged = l.data.at("weight"), back = l.room("weight", c.graphs.merge);
+    std::vector<double> merged = l.data.at("weight"), back = l.buffer_for("weight", c.graphs.merge);
     REQUIRE(bool(e.merge(into(merged))));
     view m = l.views.at("weight");
     m.data = merged.data();
@@ -92,12 +92,12 @@ TEST_CASE("fused equals eager, forward and backward") {
       auto& to = e == &fused ? ours : theirs;
       std::vector<gradient> wanted;
       for (const std::string& p : l.parameters()) {
-        to[p] = l.room(p.c_str(), c.graphs.backward);
+        to[p] = l.buffer_for(p.c_str(), c.graphs.backward);
         wanted.push_back({p, into(to[p])});
       }
       mutable_view dx{};
       if (c.kind != "embedding") {
-        to["dx"] = l.room("dx", c.graphs.backward);
+        to["dx"] = l.buffer_for("dx", c.graphs.backward);
         dx = into(to["dx"]);
       }
       const status b = e->backward(l.x(), l.dy(), dx, wanted);
@@ -152,13 +152,13 @@ TEST_CASE("gradients are the derivatives of the formula: central differences in 
     std::map<std::string, std::vector<double>> found;
     std::vector<gradient> wanted;
     for (const std::string& p : l.parameters()) {
-      found[p] = l.room(p.c_str(), c.graphs.backward);
+      found[p] = l.buffer_for(p.c_str(), c.graphs.backward);
       wanted.push_back({p, into(found[p])});
     }
     mutable_view dx{};
     // C3A's dx uses another weight than its forward, as in PEFT, so only the parameters' gradients are derivatives.
     if (c.kind != "embedding" && c.graphs.from.adapter.input_gradient_weight == nullptr) {
-      found["x"] = l.room("dx", c.graphs.backward);
+      found["x"] = l.buffer_for("dx", c.graphs.backward);
       dx = into(found["x"]);
     }
     REQUIRE(bool(e.backward(l.x(), l.dy(), dx, wanted)));

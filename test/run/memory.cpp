@@ -22,11 +22,11 @@ long long heap_in_use() {
   return 0;
 #endif
 }
-constexpr long long side = 1024;
+constexpr long long features = 1024;
 
 sizes large() {
   sizes s = usual_sizes();
-  s["out"] = s["in"] = s["dim"] = s["vocab"] = side;
+  s["out"] = s["in"] = s["dim"] = s["vocab"] = features;
   s["a"] = s["c"] = 32;
   return s;
 }
@@ -38,7 +38,7 @@ long long saved_by(const char* kind, const char* m) {
   std::vector<bf16> half;
   for (const float v : l.data.at("weight")) half.push_back(narrow(v));
   l.views["weight"].data = half.data(), l.views["weight"].type = dtype::bf16;
-  std::vector<float> y = l.room("y", l.graphs.literal);
+  std::vector<float> y = l.buffer_for("y", l.graphs.literal);
   cpu::executor<float> e(l.graphs);
   REQUIRE(bool(l.bind(e)));
   const long long before = heap_in_use();
@@ -54,14 +54,14 @@ TEST_CASE("memory: a weight in bf16 is never copied to float") {
   for (const char* m : {"none", "lora", "vera", "ia3", "oft", "miss", "lokr"}) {
     INFO(m);
     CHECK(saved_by("linear", m) <
-          side * side + workspace());  // a quarter of W in float, plus the threads' scratch memory
+          features * features + workspace());  // a quarter of W in float, plus the threads' scratch memory
   }
-  CHECK(saved_by("embedding", "none") < side * side);
-  CHECK(saved_by("embedding", "lora_embedding") < side * side);
+  CHECK(saved_by("embedding", "none") < features * features);
+  CHECK(saved_by("embedding", "lora_embedding") < features * features);
 }
 
 TEST_CASE("memory: a weight in bf16 is not copied to float for precomputed values either") {
-  CHECK(saved_by("linear", "dora") < side * side);
-  CHECK(saved_by("linear", "hra") < side * side);
-  CHECK(saved_by("embedding", "dora_embedding") < side * side);
+  CHECK(saved_by("linear", "dora") < features * features);
+  CHECK(saved_by("linear", "hra") < features * features);
+  CHECK(saved_by("embedding", "dora_embedding") < features * features);
 }

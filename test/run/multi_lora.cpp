@@ -52,7 +52,7 @@ struct three_adapters {
 TEST_CASE("multi-LoRA: each row has the result of its adapter") {
   three_adapters t;
   const std::vector<int> of_rows{1, 1, no_adapter, 0, 2, 2, 1};
-  std::vector<double> y = t.base.room("y", t.base.graphs.literal), alone = y;
+  std::vector<double> y = t.base.buffer_for("y", t.base.graphs.literal), alone = y;
   const std::size_t width = y.size() / rows;
   const status s = forward_rows(t.layer, t.base.x(), by_rows(y), of_rows);
   INFO(std::string(s.message()));
@@ -71,12 +71,12 @@ TEST_CASE("multi-LoRA: each row has the result of its adapter") {
 TEST_CASE("multi-LoRA: gradients go to the adapter of each row") {
   three_adapters t;
   const std::vector<int> of_rows{1, 1, no_adapter, 0, 1, 0, 0};
-  std::vector<double> dx = t.base.room("dx", t.base.graphs.backward), dx_alone = dx;
+  std::vector<double> dx = t.base.buffer_for("dx", t.base.graphs.backward), dx_alone = dx;
   std::map<int, std::map<std::string, std::vector<double>>> got;
   std::map<int, std::vector<gradient>> wanted;
   for (const int a : {0, 1})
     for (const std::string& p : t.base.parameters()) {
-      got[a][p] = t.base.room(p.c_str(), t.base.graphs.backward);
+      got[a][p] = t.base.buffer_for(p.c_str(), t.base.graphs.backward);
       wanted[a].push_back({p, into(got[a][p])});
     }
   const status s = backward_rows(t.layer, t.base.x(), t.base.dy(), by_rows(dx), of_rows, wanted);
@@ -91,7 +91,7 @@ TEST_CASE("multi-LoRA: gradients go to the adapter of each row") {
         for (std::size_t c = r * width; c < (r + 1) * width; ++c) dy[c] = static_cast<const double*>(all.data)[c];
     REQUIRE(bool(t.act(a)));
     for (const std::string& p : t.base.parameters()) {
-      std::vector<double> alone = t.base.room(p.c_str(), t.base.graphs.backward);
+      std::vector<double> alone = t.base.buffer_for(p.c_str(), t.base.graphs.backward);
       view part = all;
       part.data = dy.data();
       REQUIRE(bool(t.layer.backward(t.base.x(), part, by_rows(dx_alone), {{p, into(alone)}})));
@@ -103,7 +103,7 @@ TEST_CASE("multi-LoRA: gradients go to the adapter of each row") {
 
 TEST_CASE("multi-LoRA: invalid requests change nothing") {
   three_adapters t;
-  std::vector<double> y = t.base.room("y", t.base.graphs.literal);
+  std::vector<double> y = t.base.buffer_for("y", t.base.graphs.literal);
   const std::vector<double> before = y;
   CHECK(std::string(forward_rows(t.layer, t.base.x(), by_rows(y), {0, 1}).message()).find("for 2 rows") !=
         std::string::npos);

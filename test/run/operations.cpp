@@ -87,8 +87,8 @@ TEST_CASE("operations: a layer type of floats copies narrower weights and refuse
   std::vector<float> across(n.W.size());
   for (std::size_t o = 0; o < out; ++o)
     for (std::size_t i = 0; i < in; ++i) across[i * out + o] = n.W[o * in + i];
-  view apart = view_of(n.W.data(), out / 2, in / 2);  // every second row and column, which no GEMM reads in place
-  apart.strides[0] = 2 * in, apart.strides[1] = 2;
+  view strided = view_of(n.W.data(), out / 2, in / 2);  // every second row and column, which no GEMM reads in place
+  strided.strides[0] = 2 * in, strided.strides[1] = 2;
 
   cpu::layer<projection> own;
   cpu::layer<linear<out, in, bf16, lora<rank>>> of_bf16;
@@ -104,7 +104,7 @@ TEST_CASE("operations: a layer type of floats copies narrower weights and refuse
   }
 
   cpu::layer<linear<out / 2, in / 2, float, none>> bare;
-  REQUIRE(bare.set("weight", apart));
+  REQUIRE(bare.set("weight", strided));
   std::vector<float> y(out / 2);
   REQUIRE(bare.forward(view_of(n.x.data(), 1, in / 2), view_into(y.data(), 1, out / 2)));
   for (std::size_t o = 0; o < out / 2; ++o) {

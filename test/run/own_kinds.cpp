@@ -23,8 +23,8 @@ struct self_attention : square_kind {  // y = softmax(x xᵀ) x
 };
 struct residual_block : square_kind {  // y = x + silu(x W'ᵀ + b')
   static constexpr const char* name = "residual block";
-  static constexpr ex run(scope p, ex M, ex b, ex x, lowering how) {
-    const ex inner = linear_kind::run(p, M, b, x, how);
+  static constexpr ex run(scope p, ex M, ex b, ex x, lowering form) {
+    const ex inner = linear_kind::run(p, M, b, x, form);
     return x + silu(inner);
   }
 };
@@ -39,13 +39,13 @@ struct results {
   std::vector<float> y, dx;
   std::map<std::string, std::vector<float>> d;
 };
-results run(const random_layer<float>& l, mode how) {
-  cpu::executor<float> e(l.graphs, how);
+results run(const random_layer<float>& l, mode run_mode) {
+  cpu::executor<float> e(l.graphs, run_mode);
   REQUIRE(bool(l.bind(e)));
-  results r{l.room("y", l.graphs.literal), l.room("dx", l.graphs.backward), {}};
+  results r{l.buffer_for("y", l.graphs.literal), l.buffer_for("dx", l.graphs.backward), {}};
   std::vector<gradient> wanted;
   for (const std::string& p : l.parameters())
-    wanted.push_back({p, into(r.d[p] = l.room(p.c_str(), l.graphs.backward))});
+    wanted.push_back({p, into(r.d[p] = l.buffer_for(p.c_str(), l.graphs.backward))});
   const status f = e.forward(l.x(), into(r.y)), b = e.backward(l.x(), l.dy(), into(r.dx), wanted);
   INFO(std::string(f.message()), std::string(b.message()));
   REQUIRE((f && b));
@@ -96,9 +96,9 @@ TEST_CASE("own kinds: one whose rows depend on each other") {
     random_layer<float> l(g, {{"tokens", s.rows}, {"n", s.n}});
     INFO(s.rows, " rows");
     const plain_attention plain(l.data.at("x"), l.data.at("dy"), s.rows, s.n);
-    for (const mode how : {mode::fused, mode::eager}) {
-      const results r = run(l, how);
-      INFO((how == mode::fused ? "fused" : "eager"));
+    for (const mode run_mode : {mode::fused, mode::eager}) {
+      const results r = run(l, run_mode);
+      INFO((run_mode == mode::fused ? "fused" : "eager"));
       CHECK(difference(r.y, plain.y) < 2e-5);
       CHECK(difference(r.dx, plain.dx) < 5e-5);
     }
@@ -108,8 +108,9 @@ TEST_CASE("own kinds: one whose rows depend on each other") {
 TEST_CASE("own kinds: an activation and a residual are part of the launch") {
   const layer_graphs g = built_in_methods().graphs(rules_of<residual_block>(), formula_of<lora<>>(), true);
   CHECK(fuse(g.forward).launches.size() == 1);
-  CHECK(fuse(g.forward).launches[0].by_rows);
-  CHECK(fuse(g.forward).launches[0].what == launch_kind::gemm);
+  CHECK(fuse(g.forward).launches[0].is<rows_launch>());
+  const plan forward = fuse(g.forward);
+  CHECK(std::string(forward.name_of(g.forward, forward.launches[0])) == "GEMM");
   for (const long long tokens : {1LL, 7LL, 300LL}) {
     constexpr long long n = 32, r = 4;
     const random_layer<float> l(g, {{"tokens", tokens}, {"n", n}, {"r", r}});

@@ -9,7 +9,7 @@ using namespace test;
 namespace {
 
 std::vector<float> forward(cpu::executor<float>& e, const random_layer<float>& l) {
-  std::vector<float> y = l.room("y", l.graphs.literal);
+  std::vector<float> y = l.buffer_for("y", l.graphs.literal);
   REQUIRE(bool(e.forward(l.x(), into(y))));
   return y;
 }
@@ -47,7 +47,7 @@ TEST_CASE(
     cpu::executor<float> e(c.graphs);
     REQUIRE(bool(l.bind(e)));
     auto gradient_of = [&](cpu::executor<float>& by, const std::string& p) {
-      std::vector<float> d = l.room(p.c_str(), c.graphs.backward);
+      std::vector<float> d = l.buffer_for(p.c_str(), c.graphs.backward);
       REQUIRE(bool(by.backward(l.x(), l.dy(), {}, {{p, into(d)}})));
       return d;
     };

@@ -15,13 +15,13 @@ namespace {
 // The same layer twice: with codes, and with numbers.
 struct pair_of_layers {
   quantized_and_plain w;
-  random_layer<float> coded, plain;
+  random_layer<float> quantized, plain;
 
   pair_of_layers(const combination& c, const sizes& s, const quant_format& format)
       : w(random_layer<float>(c.graphs, s).data.at("weight"), s.at("out"), s.at("in"), format),
-        coded(c.graphs, s),
+        quantized(c.graphs, s),
         plain(c.graphs, s) {
-    coded.views["weight"] = w.codes.as_view();
+    quantized.views["weight"] = w.codes.as_view();
     plain.views["weight"].data = w.numbers.data();
   }
 };
@@ -50,9 +50,10 @@ template <class F> void on_every_quant_format(F f) {
 std::map<std::string, std::vector<float>> numbers_of(cpu::executor<float>& e, const random_layer<float>& l,
                                                      const layer_graphs& g) {
   std::map<std::string, std::vector<float>> all;
-  all["y"] = l.room("y", g.literal), all["dx"] = l.room("dx", g.backward), all["W'"] = l.room("weight", g.merge);
+  all["y"] = l.buffer_for("y", g.literal), all["dx"] = l.buffer_for("dx", g.backward),
+  all["W'"] = l.buffer_for("weight", g.merge);
   std::vector<gradient> wanted;
-  for (const std::string& p : l.parameters()) all[p] = l.room(p.c_str(), g.backward);
+  for (const std::string& p : l.parameters()) all[p] = l.buffer_for(p.c_str(), g.backward);
   for (const std::string& p : l.parameters()) wanted.push_back({p, into(all[p])});
   REQUIRE(bool(e.forward(l.x(), into(all["y"]))));
   REQUIRE(bool(e.backward(l.x(), l.dy(), into(all["dx"]), wanted)));
@@ -64,17 +65,17 @@ std::map<std::string, std::vector<float>> numbers_of(cpu::executor<float>& e, co
 
 TEST_CASE("an adapter on codes computes what it computes on the numbers that they mean") {
   on_every_quant_format([](const pair_of_layers& p, const combination& c) {
-    cpu::executor<float> coded(c.graphs), plain(c.graphs);
-    const status bound = p.coded.bind(coded);
+    cpu::executor<float> quantized(c.graphs), plain(c.graphs);
+    const status bound = p.quantized.bind(quantized);
     INFO(std::string(bound.message()));
     REQUIRE(bool(bound));
     REQUIRE(bool(p.plain.bind(plain)));
-    const auto ours = numbers_of(coded, p.coded, c.graphs), theirs = numbers_of(plain, p.plain, c.graphs);
+    const auto ours = numbers_of(quantized, p.quantized, c.graphs), theirs = numbers_of(plain, p.plain, c.graphs);
     for (const auto& one : ours) {
       INFO(one.first);
       CHECK(difference(one.second, theirs.at(one.first)) < 2e-5);
     }
-    CHECK_FALSE(coded.runs_folded());
+    CHECK_FALSE(quantized.runs_folded());
   });
 }
 
@@ -88,13 +89,13 @@ TEST_CASE("an adapter on blocks of 256 computes what it computes on the numbers 
       const named_quant_format& e = every_wide_quant_format()[k];
       INFO(c.name, ", ", e.name);
       const pair_of_layers p(c, wide_sizes(), e.format);
-      cpu::executor<float> coded(c.graphs), plain(c.graphs);
-      const status bound = p.coded.bind(coded);
+      cpu::executor<float> quantized(c.graphs), plain(c.graphs);
+      const status bound = p.quantized.bind(quantized);
       INFO(std::string(bound.message()));
       CHECK(bool(bound));
       if (!bound) continue;
       REQUIRE(bool(p.plain.bind(plain)));
-      const auto ours = numbers_of(coded, p.coded, c.graphs), theirs = numbers_of(plain, p.plain, c.graphs);
+      const auto ours = numbers_of(quantized, p.quantized, c.graphs), theirs = numbers_of(plain, p.plain, c.graphs);
       for (const auto& one : ours) {
         INFO(one.first);
         CHECK(difference(one.second, theirs.at(one.first)) < 2e-5);
@@ -114,13 +115,13 @@ TEST_CASE("an adapter on weights of GPTQ, AWQ, MXFP4 and NVFP4 computes what it 
       if (!always && k % 7 != turn % 7) continue;
       INFO(c.name, ", ", all[k].name);
       const pair_of_layers p(c, wide_sizes(), all[k].format);
-      cpu::executor<float> coded(c.graphs), plain(c.graphs);
-      const status bound = p.coded.bind(coded);
+      cpu::executor<float> quantized(c.graphs), plain(c.graphs);
+      const status bound = p.quantized.bind(quantized);
       INFO(std::string(bound.message()));
       CHECK(bool(bound));
       if (!bound) continue;
       REQUIRE(bool(p.plain.bind(plain)));
-      const auto ours = numbers_of(coded, p.coded, c.graphs), theirs = numbers_of(plain, p.plain, c.graphs);
+      const auto ours = numbers_of(quantized, p.quantized, c.graphs), theirs = numbers_of(plain, p.plain, c.graphs);
       for (const auto& one : ours) {
         INFO(one.first);
         CHECK(difference(one.second, theirs.at(one.first)) < 2e-5);
@@ -137,21 +138,21 @@ TEST_CASE("codes: eager computes it too, in training forward keeps what backward
     INFO(c.name);
     const pair_of_layers p(c, usual_sizes(), e.format);
     cpu::executor<float> fused(c.graphs), eager(c.graphs, mode::eager), base(graphs_for("linear", "none", c.bias));
-    REQUIRE(bool(p.coded.bind(fused)));
-    REQUIRE(bool(p.coded.bind(eager)));
-    const auto ours = numbers_of(fused, p.coded, c.graphs);
-    for (const auto& one : numbers_of(eager, p.coded, c.graphs)) {
+    REQUIRE(bool(p.quantized.bind(fused)));
+    REQUIRE(bool(p.quantized.bind(eager)));
+    const auto ours = numbers_of(fused, p.quantized, c.graphs);
+    for (const auto& one : numbers_of(eager, p.quantized, c.graphs)) {
       INFO(one.first);
       CHECK(difference(ours.at(one.first), one.second) < 5e-5);
     }
     fused.train(true);
-    for (const auto& [name, v] : numbers_of(fused, p.coded, c.graphs)) CHECK(difference(v, ours.at(name)) < 2e-5);
+    for (const auto& [name, v] : numbers_of(fused, p.quantized, c.graphs)) CHECK(difference(v, ours.at(name)) < 2e-5);
     REQUIRE(bool(fused.enable(false)));
     REQUIRE(bool(base.set("weight", p.w.codes.as_view())));
-    if (c.bias) REQUIRE(bool(base.set("bias", p.coded.views.at("bias"))));
-    std::vector<float> y = p.coded.room("y", c.graphs.literal), expected = y;
-    REQUIRE(bool(fused.forward(p.coded.x(), into(y))));
-    REQUIRE(bool(base.forward(p.coded.x(), into(expected))));
+    if (c.bias) REQUIRE(bool(base.set("bias", p.quantized.views.at("bias"))));
+    std::vector<float> y = p.quantized.buffer_for("y", c.graphs.literal), expected = y;
+    REQUIRE(bool(fused.forward(p.quantized.x(), into(y))));
+    REQUIRE(bool(base.forward(p.quantized.x(), into(expected))));
     CHECK(difference(y, expected) == 0);
   }
 }
@@ -162,35 +163,37 @@ TEST_CASE("codes: views that layers cannot read are refused by name") {
     if (c.kind == "linear" && c.what == "lora" && !c.bias) lora = &c;
   const pair_of_layers p(*lora, usual_sizes(), {dtype::nf4, scale_granularity::flat_block, 64});
   cpu::executor<float> e(lora->graphs);
-  auto said = [&](const view& v) { return std::string(e.set("weight", v).message()); };
+  auto message_of = [&](const view& v) { return std::string(e.set("weight", v).message()); };
   view v = p.w.codes.as_view();
   v.quant = nullptr;
-  CHECK(said(v) == "tensor 'weight' is a quantized weight of type nf4 without its quantization state; set view::quant");
+  CHECK(message_of(v) ==
+        "tensor 'weight' is a quantized weight of type nf4 without its quantization state; set view::quant");
   quant_state wrong = *p.w.codes.quant;
   v.quant = &wrong;
   wrong.scales = nullptr;
-  CHECK(said(v) == "tensor 'weight' is quantized and has no scales");
+  CHECK(message_of(v) == "tensor 'weight' is quantized and has no scales");
   wrong = *p.w.codes.quant, wrong.format.block = 48;
-  CHECK(said(v) == "tensor 'weight' is stored as nf4 with scales that this format does not have");
+  CHECK(message_of(v) == "tensor 'weight' is stored as nf4 with scales that this format does not have");
   wrong = *p.w.codes.quant, wrong.format.scales = dtype::u8, wrong.format.second_block = 256,
   wrong.second_codebook = nullptr;
-  CHECK(said(v) == "tensor 'weight' has quantized scales (double quantization) without their own scales and table");
+  CHECK(message_of(v) ==
+        "tensor 'weight' has quantized scales (double quantization) without their own scales and table");
   const quantized_and_plain groups({}, p.w.codes.rows, p.w.codes.cols / 8 * 8,
                                    {.type = dtype::u4, .scaled = scale_granularity::column_group, .block = 64});
   view g = groups.codes.as_view();
   g.quant = &wrong;
   wrong = *groups.codes.quant, wrong.zeros = nullptr;
-  CHECK(said(g) == "tensor 'weight' is u4 and has no zero points");
+  CHECK(message_of(g) == "tensor 'weight' is u4 and has no zero points");
   wrong = *groups.codes.quant, wrong.column_group = nullptr;
-  CHECK(said(g) == "tensor 'weight' has scales per group of columns and does not say which group a column is in");
+  CHECK(message_of(g) == "tensor 'weight' has scales per group of columns and does not say which group a column is in");
   wrong = *groups.codes.quant, g.size[1] = 5;
-  CHECK(said(g) == "tensor 'weight' has rows of 5 elements of 4 bits, expected rows of whole bytes");
+  CHECK(message_of(g) == "tensor 'weight' has rows of 5 elements of 4 bits, expected rows of whole bytes");
   wrong = *groups.codes.quant, g.size[1] = 40, g.type = dtype::f4_e2m1;
   wrong.format = quant_formats::mxfp4_format::format();
-  CHECK(said(g) == "tensor 'weight' has rows of 40 elements, expected a multiple of the block size 32");
+  CHECK(message_of(g) == "tensor 'weight' has rows of 40 elements, expected a multiple of the block size 32");
   wrong = *p.w.codes.quant;
-  CHECK(said(v.transposed()) == "tensor 'weight' is quantized, expected a row-major matrix");
-  view a = p.coded.views.at("lora_A.weight");
+  CHECK(message_of(v.transposed()) == "tensor 'weight' is quantized, expected a row-major matrix");
+  view a = p.quantized.views.at("lora_A.weight");
   a.type = dtype::nf4, a.quant = &wrong;
   CHECK(std::string(e.set("lora_A.weight", a).message()) ==
         "tensor 'lora_A.weight' is stored as nf4, expected f32, f64, bf16 or f16");

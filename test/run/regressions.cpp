@@ -15,7 +15,7 @@ struct lora_layer {
   layer_graphs graphs = graphs_for("linear", "lora", false);
   random_layer<float> l{graphs, usual_sizes()};
   cpu::executor<float> e{graphs};
-  std::vector<float> y = l.room("y", graphs.literal);
+  std::vector<float> y = l.buffer_for("y", graphs.literal);
   lora_layer() { REQUIRE(bool(l.bind(e))); }
 };
 
@@ -102,7 +102,7 @@ TEST_CASE("backward of a convolution whose weight is bf16") {
     view w = l.views.at("weight");
     w.data = half.data(), w.type = dtype::bf16;
     if (!stored.set("weight", w)) return false;
-    std::vector<float> expected = l.room("dx", l.graphs.backward), dx = expected;
+    std::vector<float> expected = l.buffer_for("dx", l.graphs.backward), dx = expected;
     return wide.backward(l.x(), l.dy(), into(expected), {}) && stored.backward(l.x(), l.dy(), into(dx), {}) &&
            difference(dx, expected) < 1e-5;
   }));
@@ -118,7 +118,7 @@ TEST_CASE("no images in an eager convolution") {
     if (!l.bind(e)) return false;
     view x = l.x(), dy = l.dy();
     x.data = dy.data = numbers;
-    std::vector<float> d = l.room("lora_A.weight", l.graphs.backward);
+    std::vector<float> d = l.buffer_for("lora_A.weight", l.graphs.backward);
     return e.backward(x, dy, {}, {{"lora_A.weight", into(d)}}) && d[0] == 0;
   }));
 }

@@ -18,18 +18,18 @@ namespace {
 // The collectives of the ranks: each contributes its numbers and reads those of all in the order of the ranks.
 struct collective_barrier {
   std::barrier<> all;
-  std::vector<std::vector<double>> brought;
-  explicit collective_barrier(int n) : all(n), brought(static_cast<std::size_t>(n)) {}
+  std::vector<std::vector<double>> contributions;
+  explicit collective_barrier(int n) : all(n), contributions(static_cast<std::size_t>(n)) {}
 
-  void meet(int rank, const char* how, cpu::tensor<double> in, cpu::tensor<double> out) {
-    brought[static_cast<std::size_t>(rank)].assign(in.p, in.p + in.count());
+  void reduce(int rank, const char* operation, cpu::tensor<double> in, cpu::tensor<double> out) {
+    contributions[static_cast<std::size_t>(rank)].assign(in.p, in.p + in.count());
     all.arrive_and_wait();
     for (long long k = 0; k < out.count(); ++k) {
       const auto at = static_cast<std::size_t>(k);
-      out.p[k] = brought[0][at];
-      for (std::size_t r = 1; r < brought.size(); ++r)
-        out.p[k] =
-            same_text(how, row(op::rank_sum).name) ? out.p[k] + brought[r][at] : std::max(out.p[k], brought[r][at]);
+      out.p[k] = contributions[0][at];
+      for (std::size_t r = 1; r < contributions.size(); ++r)
+        out.p[k] = same_text(operation, row(op::rank_sum).name) ? out.p[k] + contributions[r][at]
+                                                                : std::max(out.p[k], contributions[r][at]);
     }
     all.arrive_and_wait();
   }
@@ -70,11 +70,10 @@ results evaluate(const graph& g, const random_layer<double>& l, int rank, int ra
       }
     }
   }
-  const cpu::host_function<double> meet = [&](const char* how, cpu::tensor<double> in, cpu::tensor<double> out) {
-    with->meet(rank, how, in, out);
-  };
+  const cpu::host_function<double> reduce = [&](const char* operation, cpu::tensor<double> in,
+                                                cpu::tensor<double> out) { with->reduce(rank, operation, in, out); };
   cpu::values<double> v =
-      cpu::evaluate_all<double>(g, s, leaves, cpu::every_operation<double>(), cpu::rotations::blockwise, &meet);
+      cpu::evaluate_all<double>(g, s, leaves, cpu::every_operation<double>(), cpu::rotations::blockwise, &reduce);
   results r;
   for (int k = 0; k < g.outs; ++k) {
     const cpu::tensor<double> t = v[g.out[k].at];

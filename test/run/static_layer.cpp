@@ -26,14 +26,14 @@ template <class Layer> void same_as_dynamic(const layer_graphs& dynamic) {
     for (const char* name : {"vector_length", "num_vectors"})  // sizes that the type does not state
       if (dynamic.literal.sizes.find(name) >= 0) REQUIRE(bool(fixed.size(name, usual_sizes().at(name))));
     INFO(Layer::adapter::name);
-    std::vector<float> y = l.room("y", dynamic.literal), z = y;
+    std::vector<float> y = l.buffer_for("y", dynamic.literal), z = y;
     REQUIRE(bool(at_run_time.forward(l.x(), into(y))));
     const status s = fixed.forward(l.x(), into(z));
     INFO(std::string(s.message()));
     REQUIRE(bool(s));
     CHECK(difference(z, y) == 0);
     for (const std::string& p : l.parameters()) {
-      std::vector<float> d = l.room(p.c_str(), dynamic.backward), e = d;
+      std::vector<float> d = l.buffer_for(p.c_str(), dynamic.backward), e = d;
       REQUIRE(bool(at_run_time.backward(l.x(), l.dy(), {}, {{p, into(d)}})));
       REQUIRE(bool(fixed.backward(l.x(), l.dy(), {}, {{p, into(e)}})));
       INFO(p);

@@ -45,7 +45,7 @@ TEST_CASE("bf16: results with x, W and y in bf16 are within bf16 rounding of dou
       INFO(c.name, ", ", tokens, " tokens");
       cpu::executor<double> exact(c.graphs);
       REQUIRE(bool(l.bind(exact)));
-      std::vector<double> y = l.room("y", c.graphs.literal);
+      std::vector<double> y = l.buffer_for("y", c.graphs.literal);
       REQUIRE(bool(exact.forward(l.x(), into(y))));
 
       random_layer<float> f(c.graphs, with_tokens(tokens));
@@ -97,7 +97,7 @@ TEST_CASE("bf16: gradients of a layer in bf16") {
     REQUIRE(bool(b.bind(narrow_layer)));
     REQUIRE(bool(w.bind(wide_layer)));
     for (const std::string& p : l.parameters()) {
-      std::vector<float> d = l.room(p.c_str(), c.graphs.backward), expected = d;
+      std::vector<float> d = l.buffer_for(p.c_str(), c.graphs.backward), expected = d;
       REQUIRE(bool(narrow_layer.backward(b.x(), b.dy(), {}, {{p, into(d)}})));
       REQUIRE(bool(wide_layer.backward(w.x(), w.dy(), {}, {{p, into(expected)}})));
       INFO(p);
@@ -111,7 +111,7 @@ TEST_CASE("storage: float and double in any combination give the same") {
   const random_layer<double> l(g, with_tokens(9));
   cpu::executor<double> exact(g);
   REQUIRE(bool(l.bind(exact)));
-  std::vector<double> y = l.room("y", g.literal);
+  std::vector<double> y = l.buffer_for("y", g.literal);
   REQUIRE(bool(exact.forward(l.x(), into(y))));
   std::map<std::string, std::vector<float>> single;
   for (const auto& [name, v] : l.data) single[name] = converted<float>(v);
@@ -129,7 +129,7 @@ TEST_CASE("storage: float and double in any combination give the same") {
       else
         REQUIRE(bool(e.set(name.c_str(), u)));
     }
-    std::vector<double> found = l.room("y", g.literal);
+    std::vector<double> found = l.buffer_for("y", g.literal);
     REQUIRE(bool(e.forward(x, into(found))));  // and the result into double
     CHECK(difference(found, y) < 1e-5);
   }

@@ -23,19 +23,19 @@ template <class Real> results<Real> all_of(const random_layer<Real>& l, mode run
   cpu::executor<Real> e(l.graphs, run_mode);
   REQUIRE(bool(l.bind(e)));
   results<Real> r;
-  r.y = l.room("y", l.graphs.literal);
+  r.y = l.buffer_for("y", l.graphs.literal);
   const status f = e.forward(l.x(), into(r.y));
   INFO(std::string(f.message()));
   REQUIRE(bool(f));
   if (l.graphs.backward.outs == 0) return r;
   std::vector<gradient> wanted;
   for (const std::string& p : l.parameters()) {
-    r.gradients[p] = l.room(p.c_str(), l.graphs.backward);
+    r.gradients[p] = l.buffer_for(p.c_str(), l.graphs.backward);
     wanted.push_back({p, into(r.gradients[p])});
   }
   mutable_view dx{};
   if (kind != "embedding") {
-    r.gradients["dx"] = l.room("dx", l.graphs.backward);
+    r.gradients["dx"] = l.buffer_for("dx", l.graphs.backward);
     dx = into(r.gradients["dx"]);
   }
   const status b = e.backward(l.x(), l.dy(), dx, wanted);
@@ -78,7 +78,7 @@ TEST_CASE("tokens: a call on a subset of the rows gives those rows") {
     INFO(c.name);
     cpu::executor<float> e(c.graphs);
     REQUIRE(bool(l.bind(e)));
-    std::vector<float> all = l.room("y", c.graphs.literal), rows;
+    std::vector<float> all = l.buffer_for("y", c.graphs.literal), rows;
     REQUIRE(bool(e.forward(l.x(), into(all))));
     view some = l.x();
     const long long groups = c.kind == "experts" ? some.size[0] : 1;
@@ -113,7 +113,7 @@ TEST_CASE("tokens: zero tokens give no outputs and gradients of zero") {
       CHECK(y[0] == 7);
       if (c.graphs.backward.outs == 0) continue;
       for (const std::string& p : l.parameters()) {
-        std::vector<float> d = l.room(p.c_str(), c.graphs.backward);
+        std::vector<float> d = l.buffer_for(p.c_str(), c.graphs.backward);
         REQUIRE(bool(e.backward(l.x(), l.dy(), {}, {{p, into(d)}})));
         CHECK(difference(d, std::vector<float>(d.size(), 0.0F)) == 0);
       }
@@ -127,7 +127,7 @@ TEST_CASE("tokens: a row with NaN changes no other row") {
     INFO(c.name);
     cpu::executor<float> e(c.graphs);
     REQUIRE(bool(l.bind(e)));
-    std::vector<float> clean = l.room("y", c.graphs.literal), y = clean;
+    std::vector<float> clean = l.buffer_for("y", c.graphs.literal), y = clean;
     REQUIRE(bool(e.forward(l.x(), into(clean))));
     const std::size_t in_row = l.data.at("x").size() / 70, out_row = y.size() / 70;
     l.data.at("x")[33 * in_row + 1] = NAN;

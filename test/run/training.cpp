@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 #include <graft/backend/cpu/runtime/engine_plan.h>
 #include <graft/derive/reassociate_wgrads.h>
+#include <graft/run/program.h>
 
 #include <utility>
 
@@ -20,14 +21,14 @@ struct gradients_of {
 std::vector<gradient> wanted(const random_layer<float>& l, gradients_of& r) {
   std::vector<gradient> all;
   for (const std::string& p : l.parameters()) {
-    r.d[p] = l.room(p.c_str(), l.graphs.backward);
+    r.d[p] = l.buffer_for(p.c_str(), l.graphs.backward);
     all.push_back({p, into(r.d[p])});
   }
   return all;
 }
 gradients_of forward_backward(const random_layer<float>& l, cpu::executor<float>& e) {
   gradients_of r;
-  r.y = l.room("y", l.graphs.literal);
+  r.y = l.buffer_for("y", l.graphs.literal);
   const status f = e.forward(l.x(), into(r.y));
   INFO(std::string(f.message()));
   REQUIRE(bool(f));
@@ -35,7 +36,7 @@ gradients_of forward_backward(const random_layer<float>& l, cpu::executor<float>
   const std::vector<gradient> all = wanted(l, r);
   mutable_view dx{};
   if (l.graphs.backward.find_output("dx") >= 0) {
-    r.d["dx"] = l.room("dx", l.graphs.backward);
+    r.d["dx"] = l.buffer_for("dx", l.graphs.backward);
     dx = into(r.d["dx"]);
   }
   const status b = e.backward(l.x(), l.dy(), dx, all);
@@ -136,10 +137,10 @@ TEST_CASE("training: wgrads are reassociated for fewer rows than the weight has,
     s["tokens"] = tokens;
     const random_layer<float> x(l.graphs, s);
     gradients_of r;
-    r.y = x.room("y", l.graphs.literal);
+    r.y = x.buffer_for("y", l.graphs.literal);
     REQUIRE(bool(e.forward(x.x(), into(r.y))));
     REQUIRE(bool(e.backward(x.x(), x.dy(), {}, wanted(x, r))));
-    const graph& g = e.bound_backward()->value();
+    const graph& g = e.bound_backward()->g();
     bool sums_whole = false;  // dyᵀ x, as large as the weight
     for (id i = 0; i < g.size; ++i)
       if (g[i].what == op::matmul && g[i].ta)
@@ -159,15 +160,15 @@ TEST_CASE("training: for few rows the factors are applied to the rows, for many 
     sizes with = s;
     with["tokens"] = tokens;
     const random_layer<float> x(l.graphs, with);
-    std::vector<float> y = x.room("y", l.graphs.literal);
+    std::vector<float> y = x.buffer_for("y", l.graphs.literal);
     REQUIRE(bool(e.forward(x.x(), into(y))));
     const auto* const runs = std::as_const(e).bound_forward();
-    const graph& g = runs->value();
+    const graph& g = runs->g();
     const stages when = schedule(g);
     long long most = 0;
     for (id i = 0; i < g.size; ++i)
       if (when.of[i] == stage::parameter && !is_leaf(g[i].what))
-        most = std::max(most, count(g, i, runs->this_call().sizes));
+        most = std::max(most, count(g, i, runs->in->this_call().sizes));
     return most;
   };
   CHECK(largest_precomputed(1) < 256 * 256);
@@ -184,7 +185,7 @@ TEST_CASE("training: a gradient that is requested alone equals the one computed 
       INFO(method);
       const gradients_of all = forward_backward(l, e);
       for (const std::string& p : l.parameters()) {
-        std::vector<float> alone = l.room(p.c_str(), l.graphs.backward);
+        std::vector<float> alone = l.buffer_for(p.c_str(), l.graphs.backward);
         const status s = e.backward(l.x(), l.dy(), {}, {{p, into(alone)}});
         INFO(p, ": ", std::string(s.message()));
         REQUIRE(bool(s));
@@ -200,7 +201,7 @@ TEST_CASE("training: gradients that were not requested are not computed") {
   gradients_of r = forward_backward(l, e);
   const auto products = [&] {
     int n = 0;
-    for (const id i : e.bound_backward()->launches().nodes) n += e.bound_backward()->value()[i].what == op::matmul;
+    for (const id i : e.bound_backward()->in->launches().nodes) n += e.bound_backward()->g()[i].what == op::matmul;
     return n;
   };
   CHECK(products() == 6);  // two of them are dx: dy W and (dy B) A
@@ -225,7 +226,7 @@ TEST_CASE("training: bytes of saved tensors, and which calls must follow each ot
   CHECK(scaled.saved_bytes(512) == 512 * 48 * 4);  // x W'
   gradients_of r;
   const std::vector<gradient> all = wanted(l, r);
-  r.y = l.room("y", l.graphs.literal);
+  r.y = l.buffer_for("y", l.graphs.literal);
   auto message = [&] { return std::string(e.backward(l.x(), l.dy(), {}, all).message()); };
   CHECK(message().find("call forward() first") != std::string::npos);
   REQUIRE(bool(e.forward(l.x(), into(r.y))));
@@ -239,7 +240,8 @@ TEST_CASE("training: a gradient is accumulated into memory of any type and strid
   const random_layer<float> l(graphs_for("linear", "dora", false), usual_sizes());
   cpu::executor<float> e(l.graphs);
   REQUIRE(bool(l.bind(e)));
-  std::vector<float> plain = l.room("lora_A.weight", l.graphs.backward), b = l.room("lora_B.weight", l.graphs.backward);
+  std::vector<float> plain = l.buffer_for("lora_A.weight", l.graphs.backward),
+                     b = l.buffer_for("lora_B.weight", l.graphs.backward);
   REQUIRE(bool(e.backward(l.x(), l.dy(), {}, {{"lora_A.weight", into(plain)}, {"lora_B.weight", into(b)}})));
   const long long rows = l.views.at("lora_A.weight").size[0], cols = l.views.at("lora_A.weight").size[1];
   std::vector<double> wide(static_cast<std::size_t>(rows * (cols + 3)), 2.0);

@@ -71,8 +71,9 @@ TEST_CASE("unchanged: a gradient that is not requested is not computed for the o
   const random_layer<float> l(g, usual_sizes());
   cpu::executor<float> e(g);
   REQUIRE(bool(l.bind(e)));
-  std::vector<float> all = l.room("lora_A.weight", g.backward), b = l.room("lora_B.weight", g.backward), alone = all;
-  std::vector<float> dx = l.room("dx", g.backward);
+  std::vector<float> all = l.buffer_for("lora_A.weight", g.backward), b = l.buffer_for("lora_B.weight", g.backward),
+                     alone = all;
+  std::vector<float> dx = l.buffer_for("dx", g.backward);
   REQUIRE(bool(e.backward(l.x(), l.dy(), into(dx), {{"lora_A.weight", into(all)}, {"lora_B.weight", into(b)}})));
   REQUIRE(bool(e.backward(l.x(), l.dy(), {}, {{"lora_A.weight", into(alone)}})));
   CHECK(difference(alone, all) == 0);

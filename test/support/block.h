@@ -19,7 +19,7 @@ template <class Adapter> struct block {
   }
   static constexpr ex norm(scope p, const char* path, ex x) {
     const ex w = p.in(path).leaf(op::base, "weight", 1, 1, 1, x.cols(), 1);
-    const ex unit{p.g, make::normalize(*p.g, x.i, p.scalar("eps").i, true)};
+    const ex unit{p.g, make_node::normalize(*p.g, x.i, p.scalar("eps").i, true)};
     return mul(unit, t(w));
   }
   static constexpr ex attention(scope p, ex x) {

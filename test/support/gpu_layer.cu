@@ -81,15 +81,15 @@ template <class T> class typed_layer : public gpu_layer::interface {
                   const std::vector<gradient>& gradients) override {
     view from, up;
     mutable_view down;
-    if (status s = bring_in(x, x_, from); !s) return s;
-    if (status s = bring_in(dy, dy_, up); !s) return s;
+    if (status s = bring_in(x, from); !s) return s;
+    if (status s = upload(dy, gpu::dtype_of<T>, dy_, up); !s) return s;
     if (dx.data != nullptr)
-      if (status s = room(dx, gpu::dtype_of<T>, y_, down); !s) return s;
+      if (status s = allocate_like(dx, gpu::dtype_of<T>, y_, down); !s) return s;
     std::vector<gradient> there;
     std::vector<gpu::buffer> memory(gradients.size());
     for (std::size_t i = 0; i < gradients.size(); ++i) {
       mutable_view v;
-      if (status s = room(gradients[i].into, dtype::f32, memory[i], v); !s) return s;
+      if (status s = allocate_like(gradients[i].into, dtype::f32, memory[i], v); !s) return s;
       there.push_back({gradients[i].name, v});
     }
     const long long before = gpu::launch_count();
@@ -140,9 +140,9 @@ template <class T> class typed_layer : public gpu_layer::interface {
   }
   status merge(const mutable_view& weight, const mutable_view& bias) override {
     mutable_view w, b;
-    if (status s = room(weight, dtype::f32, merged_weight_, w); !s) return s;
+    if (status s = allocate_like(weight, dtype::f32, merged_weight_, w); !s) return s;
     if (bias.data != nullptr)
-      if (status s = room(bias, dtype::f32, merged_bias_, b); !s) return s;
+      if (status s = allocate_like(bias, dtype::f32, merged_bias_, b); !s) return s;
     if (status s = layer_.merge(w, b); !s) return s;
     if (bias.data != nullptr)
       if (status s = download(b, bias); !s) return s;
@@ -153,7 +153,7 @@ template <class T> class typed_layer : public gpu_layer::interface {
     mutable_view to;
     gpu::buffer in, out;
     if (status s = upload(merged, dtype::f32, in, from); !s) return s;
-    if (status s = room(original, dtype::f32, out, to); !s) return s;
+    if (status s = allocate_like(original, dtype::f32, out, to); !s) return s;
     if (status s = layer_.unmerge(what, from, to); !s) return s;
     return download(to, original);
   }
@@ -167,9 +167,9 @@ template <class T> class typed_layer : public gpu_layer::interface {
   int planned(bool backward, long long tokens) const override {
     const auto* bound = backward ? layer_.bound_backward() : layer_.bound_forward();
     if (bound == nullptr) return -1;
-    size_values s = bound->made().sizes();
-    bound->value().sizes.set_tokens(s, tokens);
-    return kernel_count(bound->value(), bound->launches(), s, gpu::dtype_of<T>);
+    size_values s = bound->with.sizes;
+    bound->g().sizes.set_tokens(s, tokens);
+    return kernel_count(bound->g(), bound->in->launches(), s, gpu::dtype_of<T>);
   }
 
  private:
@@ -180,16 +180,16 @@ template <class T> class typed_layer : public gpu_layer::interface {
     const id at = first_.base_forward.find(name);
     return at >= 0 && first_.base_forward[at].what == op::base ? gpu::dtype_of<T> : dtype::f32;
   }
-  status bring_in(const view& x, gpu::buffer& in, view& from) {
-    if (x.size[0] > bound_) {
-      room_.tokens = x.size[0];
+  status bring_in(const view& x, view& from) {
+    if (const long long tokens = tokens_of(first_, x); tokens > bound_) {
+      room_.tokens = tokens;
       if (status s = bind(room_); !s) return s;
     }
-    return upload(x, x.type == dtype::i64 ? x.type : gpu::dtype_of<T>, in, from);
+    return upload(x, x.type == dtype::i64 ? x.type : gpu::dtype_of<T>, x_, from);
   }
   status bring(const view& x, const mutable_view& y, view& from, mutable_view& to) {
-    if (status s = bring_in(x, x_, from); !s) return s;
-    return room(y, gpu::dtype_of<T>, y_, to);
+    if (status s = bring_in(x, from); !s) return s;
+    return allocate_like(y, gpu::dtype_of<T>, y_, to);
   }
   status upload(const view& v, dtype as, gpu::buffer& to, view& on_device) {
     const auto n = static_cast<std::size_t>(v.count());
@@ -209,7 +209,7 @@ template <class T> class typed_layer : public gpu_layer::interface {
     on_device.data = to.data(), on_device.type = as;
     return gpu::check(cudaMemcpy(to.data(), bytes.data(), bytes.size(), cudaMemcpyHostToDevice), "upload");
   }
-  status room(const mutable_view& like, dtype as, gpu::buffer& in, mutable_view& on_device) {
+  status allocate_like(const mutable_view& like, dtype as, gpu::buffer& in, mutable_view& on_device) {
     in = gpu::buffer();
     if (status s = in.reserve(like.count() * bits_of(as) / 8); !s) return s;
     on_device = like;

@@ -3,6 +3,7 @@
 // and its outputs back. The header includes nothing of CUDA, so that the host compiler compiles tests and the golden
 // runner.
 #pragma once
+#include <graft/run/bind.h>
 #include <graft/run/executor.h>
 
 #include <functional>
@@ -12,6 +13,14 @@ namespace test {
 
 // The reason why there is no GPU; empty where there is one.
 std::string why_no_gpu();
+
+// The rows of a call with this x: the axis that the graph calls tokens. On the experts of a mixture it is not the first.
+inline long long tokens_of(const graft::layer_graphs& graphs, const graft::view& x) {
+  graft::size_values s;
+  const graft::id at = graphs.literal.find("x");
+  if (at < 0 || !graft::fit(graphs.literal, at, x, s)) return x.size[0];
+  return graphs.literal.sizes.tokens(s);
+}
 
 // The layer's tensors are stored on the device as `type`: f32, bf16 or f16. Adapter parameters stay float.
 class gpu_layer {

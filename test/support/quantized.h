@@ -103,6 +103,7 @@ inline std::vector<int> halves_of(const quant_format& format) {
   if (format == q3_k_format::format()) return {108};
   if (format == q6_k_format::format()) return {208};
   if (format == q4_k_format::format() || format == q5_k_format::format()) return {0, 2};
+  if (format == mxfp4_block_format::format()) return {};
   return {0};
 }
 // Blocks of random bits, whose scales make numbers of about one. Every byte is a valid code, so all of them occur.
@@ -114,6 +115,9 @@ inline cpu::quantized_weight random_blocks(long long rows, long long cols, const
   w.quant->format = format, w.rows = rows, w.cols = cols;
   w.data.resize(static_cast<std::size_t>(quantized_bytes(format, rows, cols)));
   for (unsigned char& b : w.data) b = static_cast<unsigned char>(byte(engine));
+  if (format == quant_formats::mxfp4_block_format::format())  // an exponent: powers of two around 1 / 16
+    for (std::size_t at = 0; at < w.data.size(); at += static_cast<std::size_t>(format.block_bytes))
+      w.data[at] = static_cast<unsigned char>(122 + w.data[at] % 4);
   for (std::size_t at = 0; at < w.data.size(); at += static_cast<std::size_t>(format.block_bytes))
     for (const int half : halves_of(format))
       quant_formats::store_half(size(engine) * (format.block == 32 ? 1e-2F : 1e-3F),

@@ -43,15 +43,15 @@ class dice {
   std::uint64_t seed_, drawn_ = 0;
 };
 
-template <class Engine> causal_lm<Engine> bare_model(int room = 64) {
+template <class Engine> causal_lm<Engine> bare_model(int max_adapters = 64) {
   static const auto base = [] {
     auto m = hf::load_model<on_cpu>(opt_models() + "base");
     REQUIRE_MESSAGE(m, m.message());
     return std::move(*m);
   }();
-  model_options how;
-  how.adapters.adapters = room;
-  auto m = causal_lm<Engine>::make(base.config(), base.weights(), how);
+  model_options options;
+  options.adapters.adapters = max_adapters;
+  auto m = causal_lm<Engine>::make(base.config(), base.weights(), options);
   REQUIRE(m);
   return std::move(*m);
 }
@@ -68,9 +68,9 @@ inline status bake(causal_lm<on_cpu>& m, const std::string& name, const recipe& 
     of.push_back(name + "/" + std::to_string(of.size()));
     if (status s = bake(m, of.back(), p); !s) return s;
   }
-  combination_settings how;
-  how.type = combination::cat;
-  return hf::combine(m, name, of, std::vector<double>(of.size(), 0.5), how);
+  combination_settings options;
+  options.type = combination::cat;
+  return hf::combine(m, name, of, std::vector<double>(of.size(), 0.5), options);
 }
 
 template <class Engine>
@@ -82,10 +82,10 @@ id_lists tokens_of(generator<Engine>& g, const id_lists& prompts, const std::vec
   for (const generated_sequence& s : *made) all.push_back(s.tokens);
   return all;
 }
-template <class Engine> generator<Engine> short_generator(causal_lm<Engine>& m, step_mode how) {
+template <class Engine> generator<Engine> short_generator(causal_lm<Engine>& m, step_mode options) {
   generation_settings settings;
   settings.max_new_tokens = 5, settings.eos_tokens = no_eos_tokens;
-  auto g = generator<Engine>::make(m, settings, 3, 16, how);
+  auto g = generator<Engine>::make(m, settings, 3, 16, options);
   REQUIRE_MESSAGE(g, g.message());
   return std::move(*g);
 }
@@ -159,7 +159,7 @@ template <class Engine> class random_adapters {
   int captured() const { return steps_.captured(); }
 
  private:
-  static constexpr std::size_t room = 6;
+  static constexpr std::size_t max_adapters = 6;
   std::string any() { return now_.order[dice_.below(now_.order.size())]; }
   bool is_merged(const std::string& n) const {
     return std::find(now_.merged.begin(), now_.merged.end(), n) != now_.merged.end();
@@ -177,7 +177,7 @@ template <class Engine> class random_adapters {
     const std::string name = "n" + std::to_string(dice_.below(9)),
                       folder = adapter_folders[dice_.below(std::size(adapter_folders))];
     const status s = hf::load_adapter(model_, name, opt_models() + folder);
-    CHECK(bool(s) == (!now_.all.contains(name) && now_.order.size() < room));
+    CHECK(bool(s) == (!now_.all.contains(name) && now_.order.size() < max_adapters));
     if (s) now_.all[name] = {folder, {}}, now_.order.push_back(name);
   }
   void activate() {
@@ -215,9 +215,9 @@ template <class Engine> class random_adapters {
     if (now_.order.empty()) return;
     const std::string name = "n" + std::to_string(dice_.below(9)), a = any(), b = any();
     const recipe &first = now_.all.at(a), &second = now_.all.at(b);
-    combination_settings how;
-    how.type = combination::cat;
-    const status s = hf::combine(model_, name, {a, b}, {0.5, 0.5}, how);
+    combination_settings options;
+    options.type = combination::cat;
+    const status s = hf::combine(model_, name, {a, b}, {0.5, 0.5}, options);
     const auto lora = [](const recipe& r) {
       return r.parts.empty() && (r.folder.starts_with("multi/") || r.folder.starts_with("lora/"));
     };
@@ -227,7 +227,7 @@ template <class Engine> class random_adapters {
       if (s) REQUIRE(model_.remove(name));  // the naive model has no such combination
       return;
     }
-    CHECK(bool(s) == (!now_.all.contains(name) && now_.order.size() < room));
+    CHECK(bool(s) == (!now_.all.contains(name) && now_.order.size() < max_adapters));
     if (!s) return;
     recipe made{"", {first, second}};
     now_.all[name] = std::move(made), now_.order.push_back(name);
@@ -281,7 +281,7 @@ template <class Engine> class random_adapters {
   }
 
   dice dice_;
-  causal_lm<Engine> model_ = bare_model<Engine>(static_cast<int>(room));
+  causal_lm<Engine> model_ = bare_model<Engine>(static_cast<int>(max_adapters));
   generator<Engine> steps_ = short_generator(model_, step_mode::reduce_overhead);
   bool captured_ = false;
   naive_model now_;

@@ -17,8 +17,8 @@ struct random_block {
   std::unique_ptr<block_programs<exact>> own;
   bound_block<exact> block;
   std::map<std::string, std::vector<double>> data;
-  std::map<std::string, std::vector<std::int64_t>> places;
-  std::vector<std::int64_t> ids, positions, span, labels;
+  std::map<std::string, std::vector<std::int64_t>> indices;
+  std::vector<std::int64_t> ids, positions, ranges, labels;
   std::vector<double> x, y, dy, dx;
   std::vector<std::int64_t> seed{42};
   long long rows, width_in = 0, width_out = 0;
@@ -58,8 +58,8 @@ struct random_block {
       const std::string name = graph(g).name(i).c_str();
       if (v.what == op::scalar && name != "eps") block.values.scalars[name] = 0.7;
       if (v.what == op::index) {
-        places[name] = synthetic_index(g, i, s);
-        block.values.tensors[name] = view_of(places[name].data(), 2, 19);
+        indices[name] = synthetic_index(g, i, s);
+        block.values.tensors[name] = view_of(indices[name].data(), 2, 19);
       }
       if (row(v.what).from != source::tensor || row(v.what).known_at == stage::call) continue;
       fill(data[name], count(g, i, s));
@@ -69,12 +69,12 @@ struct random_block {
       block.values.tensors[name] = t;
     }
     const long long half = tokens / 2;
-    span.resize(static_cast<std::size_t>(3 * tokens));
+    ranges.resize(static_cast<std::size_t>(3 * tokens));
     for (long long r = 0; r < tokens; ++r) {
       const long long first = r < half ? 0 : half;
       positions.push_back((r - first) % 40), ids.push_back(r * 7 % 13), labels.push_back(r == 1 ? -100 : r * 5 % 13);
-      span[static_cast<std::size_t>(r)] = first, span[static_cast<std::size_t>(tokens + r)] = r + 1;
-      span[static_cast<std::size_t>(2 * tokens + r)] = r;
+      ranges[static_cast<std::size_t>(r)] = first, ranges[static_cast<std::size_t>(tokens + r)] = r + 1;
+      ranges[static_cast<std::size_t>(2 * tokens + r)] = r;
     }
     width_in = 16, width_out = graph(g).sizes.value(g.n[g.result("y")].d[3], s);
     fill(x, tokens * width_in), fill(dy, tokens * width_out);
@@ -85,7 +85,7 @@ struct random_block {
     c[call_input::x] = block.spec().formula.takes_ids ? view_of(ids.data(), rows) : view_of(x.data(), rows, width_in);
     c[call_input::dy] = view_of(dy.data(), rows, width_out);
     c[call_input::positions] = view_of(positions.data(), rows), c[call_input::labels] = view_of(labels.data(), rows);
-    c[call_input::attention_range] = view_of(span.data(), 3, rows), c[call_input::seed] = view_of(seed.data(), 1);
+    c[call_input::attention_range] = view_of(ranges.data(), 3, rows), c[call_input::seed] = view_of(seed.data(), 1);
     c.y = view_into(y.data(), rows, width_out), c.dx = view_into(dx.data(), rows, width_in);
     return c;
   }

@@ -128,7 +128,7 @@ template <class Real> struct random_layer {
   std::map<std::string, double> scalars{
       {"scaling", 0.7}, {"eps", 1e-5}, {"coft_limit", 0.2}, {"cayley_neumann_eps", 0.9}};
   std::vector<std::int64_t> ids;
-  std::map<std::string, std::vector<std::int64_t>> places;
+  std::map<std::string, std::vector<std::int64_t>> indices;
 
   random_layer(const layer_graphs& g, const sizes& s, unsigned seed = 1) : graphs(g), shape(s) {
     std::mt19937 engine(seed);
@@ -152,8 +152,8 @@ template <class Real> struct random_layer {
         w.data = ids.data();
         w.type = dtype::i64;
       } else if (v.what == op::index) {
-        places[name] = synthetic_index(g, k, s);
-        w.data = places[name].data();
+        indices[name] = synthetic_index(g, k, s);
+        w.data = indices[name].data();
         w.type = dtype::i64;
       } else {
         auto& to = data[name];
@@ -164,21 +164,21 @@ template <class Real> struct random_layer {
       views[name] = w;
     }
   }
-  template <class Executor> status bind(Executor& e) const {
+  template <class Executor> status bind(Executor& e, int adapter = 0) const {
     for (const auto& [name, n] : shape)
       if (graphs.literal.sizes.find(name.c_str()) >= 0 && name != "tokens" && name != "height" && name != "width")
-        if (status s = e.size(name.c_str(), n); !s) return s;
+        if (status s = e.size(name.c_str(), n, adapter); !s) return s;
     for (const auto& [name, v] : scalars)
       if (graphs.literal.find(name.c_str()) >= 0)
-        if (status s = e.set(name.c_str(), v); !s) return s;
+        if (status s = e.set(name.c_str(), v, adapter); !s) return s;
     for (const auto& [name, v] : views)
       if (name != "x" && name != "dy")
-        if (status s = e.set(name.c_str(), v); !s) return s;
+        if (status s = e.set(name.c_str(), v, adapter); !s) return s;
     return ok;
   }
   view x() const { return views.at("x"); }
   view dy() const { return views.at("dy"); }
-  std::vector<Real> room(const char* output, const graph& g) const {
+  std::vector<Real> buffer_for(const char* output, const graph& g) const {
     size_values s = values_of(g, shape);
     return std::vector<Real>(static_cast<std::size_t>(count(g, g.result(output), s)),
                              std::numeric_limits<Real>::quiet_NaN());

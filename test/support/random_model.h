@@ -24,12 +24,12 @@ struct random_memory {
   std::vector<float> scales;
   std::deque<quant_state> quant;
 };
-// With `coded`, the projections are quantized to NF4.
-inline model_weights random_weights(const model_config& c, bool coded = false) {
+// With `quantized`, the projections are quantized to NF4.
+inline model_weights random_weights(const model_config& c, bool quantized = false) {
   model_weights w;
   auto memory = std::make_shared<random_memory>();
   const quant_format nf4{dtype::nf4, scale_granularity::flat_block, 64};
-  if (coded)
+  if (quantized)
     memory->scales.assign(static_cast<std::size_t>(c.intermediate_size) * static_cast<std::size_t>(c.hidden_size) / 64,
                           0.02F);
   std::uint64_t drawn = 0;
@@ -46,10 +46,10 @@ inline model_weights random_weights(const model_config& c, bool coded = false) {
       std::copy_n(v.begin(), std::min(period, v.size() - i), v.begin() + static_cast<std::ptrdiff_t>(i));
     w.tensors[name] = {v.data(), dtype::bf16, {rows, cols, 1, 1}, norm ? 1 : 2};
   };
-  // The same random bits serve as NF4 values.
+  // The random bits of the plain weights serve as NF4 values.
   const auto project = [&](const std::string& name, long long rows, long long cols) {
-    put(name, coded ? rows / 4 : rows, cols);
-    if (!coded) return;
+    put(name, quantized ? rows / 4 : rows, cols);
+    if (!quantized) return;
     quant_state& p = memory->quant.emplace_back();
     p.format = nf4, p.scales = memory->scales.data();
     view& v = w.tensors[name];

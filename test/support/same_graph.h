@@ -11,9 +11,9 @@ using namespace graft;
 
 enum class lines : bool { must_agree, may_differ };
 
-inline std::string first_difference(const graph& a, const graph& b, lines how = lines::must_agree) {
+inline std::string first_difference(const graph& a, const graph& b, lines line_rule = lines::must_agree) {
   auto at = [](const char* what, int i) { return std::string(what) + " " + std::to_string(i); };
-  auto agree = [&](int p, int q) { return how == lines::may_differ || p == q; };
+  auto agree = [&](int p, int q) { return line_rule == lines::may_differ || p == q; };
   if (a.size != b.size) return at("nodes:", a.size) + " and " + std::to_string(b.size);
   if (a.sizes.count != b.sizes.count) return at("sizes:", a.sizes.count) + " and " + std::to_string(b.sizes.count);
   if (a.paths().count != b.paths().count) return "number of paths";

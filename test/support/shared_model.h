@@ -114,8 +114,8 @@ template <class Real> double relative_distance(const std::vector<Real>& a, const
 inline double furthest(const std::vector<double>& a, const std::vector<double>& b) {
   double most = a.size() == b.size() ? 0 : 1;
   for (std::size_t i = 0; i < a.size() && i < b.size(); ++i) {
-    const double apart = std::abs(a[i] - b[i]);
-    most = apart <= most ? most : apart;  // a NaN counts as the largest distance
+    const double largest_difference = std::abs(a[i] - b[i]);
+    most = largest_difference <= most ? most : largest_difference;  // a NaN counts as the largest distance
   }
   return most;
 }

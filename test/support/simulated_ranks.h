@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ranks that are threads of one program and share its GPU, for tests of tensor and data parallelism where there is only
-// one GPU. One thread computes at a time: it passes the turn at every collective, which completes when all ranks have
-// contributed. Sums are computed on the host in the order of the ranks. A missing rank is an error for the others.
+// one GPU. One thread computes at a time: it passes the lock on at every collective, which completes when all ranks
+// have contributed. Sums are computed on the host in the order of the ranks. A missing rank is an error for the others.
 #pragma once
 #include <cuda_runtime_api.h>
 #include <graft/core/bf16.h>
@@ -18,14 +18,14 @@ namespace test {
 
 class collective_barrier {
  public:
-  explicit collective_barrier(int ranks) : brought(static_cast<std::size_t>(ranks)) {}
-  std::mutex turn;
-  std::vector<std::vector<float>> brought;
+  explicit collective_barrier(int ranks) : contributions(static_cast<std::size_t>(ranks)) {}
+  std::mutex running;
+  std::vector<std::vector<float>> contributions;
 
-  // Waits until all ranks have called it; other ranks have the turn meanwhile.
-  graft::status meet(std::unique_lock<std::mutex>& mine) {
+  // Waits until all ranks have called it; other ranks have the lock meanwhile.
+  graft::status wait_for_all(std::unique_lock<std::mutex>& mine) {
     const long long now = round_;
-    if (++here_ == brought.size()) return here_ = 0, ++round_, all_.notify_all(), graft::ok;
+    if (++here_ == contributions.size()) return here_ = 0, ++round_, all_.notify_all(), graft::ok;
     if (all_.wait_for(mine, std::chrono::seconds(30), [&] { return round_ != now; })) return graft::ok;
     return graft::fail("another rank did not come to the exchange");
   }
@@ -36,42 +36,42 @@ class collective_barrier {
   long long round_ = 0;
 };
 
-// Constructed by the thread that is this rank, which has the turn from then on.
+// Constructed by the thread that is this rank, which has the lock from then on.
 class simulated_rank final : public graft::communicator {
  public:
-  simulated_rank(collective_barrier& all, int rank) : all_(&all), turn_(all.turn), rank_(rank) {
+  simulated_rank(collective_barrier& all, int rank) : all_(&all), lock_(all.running), rank_(rank) {
     static_cast<void>(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
   }
   ~simulated_rank() override { static_cast<void>(cudaStreamDestroy(stream_)); }
 
   int rank() const override { return rank_; }
-  int size() const override { return static_cast<int>(all_->brought.size()); }
+  int size() const override { return static_cast<int>(all_->contributions.size()); }
   bool reads_device_memory() const override { return true; }
   void* stream() const override { return stream_; }
 
-  graft::status all_reduce(const graft::mutable_view& values, graft::reduction how) override {
+  graft::status all_reduce(const graft::mutable_view& values, graft::reduction operation) override {
     if (graft::status s = graft::detail::check_reduction(values, true); !s) return s;
     if (values.type != graft::dtype::f32 && values.type != graft::dtype::bf16)
       return graft::fail("ranks in turns exchange f32 and bf16");
-    std::vector<float>& mine = all_->brought[static_cast<std::size_t>(rank_)];
+    std::vector<float>& mine = all_->contributions[static_cast<std::size_t>(rank_)];
     if (graft::status s = fetch(values, mine); !s) return s;
-    if (graft::status s = all_->meet(turn_); !s) return s;
-    std::vector<float> made = all_->brought[0];
-    for (std::size_t r = 1; r < all_->brought.size(); ++r) {
-      const std::vector<float>& next = all_->brought[r];
+    if (graft::status s = all_->wait_for_all(lock_); !s) return s;
+    std::vector<float> made = all_->contributions[0];
+    for (std::size_t r = 1; r < all_->contributions.size(); ++r) {
+      const std::vector<float>& next = all_->contributions[r];
       if (next.size() != made.size()) return graft::fail("ranks brought tensors of different sizes");
       for (std::size_t i = 0; i < made.size(); ++i)
-        made[i] = how == graft::reduction::sum ? made[i] + next[i] : std::max(made[i], next[i]);
+        made[i] = operation == graft::reduction::sum ? made[i] + next[i] : std::max(made[i], next[i]);
     }
     if (graft::status s = send(made, values); !s) return s;
-    return all_->meet(turn_);
+    return all_->wait_for_all(lock_);
   }
   graft::status begin_all_reduce(const graft::mutable_view& v) override { return all_reduce(v, graft::reduction::sum); }
   graft::status wait() override { return graft::ok; }
   graft::status all_gather(const graft::view&, const graft::mutable_view&) override { return only_sums(); }
   graft::status reduce_scatter(const graft::view&, const graft::mutable_view&) override { return only_sums(); }
   graft::status broadcast(const graft::mutable_view&, int) override { return only_sums(); }
-  graft::status barrier() override { return all_->meet(turn_); }
+  graft::status barrier() override { return all_->wait_for_all(lock_); }
 
  private:
   static graft::status only_sums() { return graft::fail("ranks in turns only reduce"); }
@@ -97,7 +97,7 @@ class simulated_rank final : public graft::communicator {
   }
 
   collective_barrier* all_;
-  std::unique_lock<std::mutex> turn_;
+  std::unique_lock<std::mutex> lock_;
   int rank_;
   cudaStream_t stream_ = nullptr;
 };

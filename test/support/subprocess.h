@@ -27,7 +27,7 @@ template <class F> bool in_subprocess(const char* test_case, F f) {
   const std::string command = subprocess_command(test_case);
   return command.empty() || std::system((command + " >/dev/null 2>&1").c_str()) == 0;
 }
-// The same for an f that has to end the program: what it wrote to stderr, or that it returned.
+// Runs an f that has to end the program in a program of its own; returns what it wrote to stderr, or that f returned.
 template <class F> std::string last_words(const char* test_case, F f) {
   if (std::getenv(subprocess_flag) != nullptr) f(), std::_Exit(0);
   std::FILE* const program = ::popen((subprocess_command(test_case) + " 2>&1 >/dev/null").c_str(), "r");

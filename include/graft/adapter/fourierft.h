@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // FourierFT: a few coefficients of the spectrum of the update (Gao et al. 2024, arXiv 2405.03003).
-//     W' = W + s Re(ifft2(F)),   F zero but for n places        = W + s P (v ⊙ Q),   P = [cos, sin],  Q = [cos; −sin]
+//     W' = W + s Re(ifft2(F)),   F zero but for n elements        = W + s P (v ⊙ Q),   P = [cos, sin],  Q = [cos; −sin]
 // Column p of the cosines in P is cos(2π k_p i / out), row p of those in Q is cos(2π l_p j / in) / (out in).
 #pragma once
 #include <graft/adapter/adapter.h>

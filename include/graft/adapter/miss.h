@@ -33,8 +33,8 @@ template <int Rank = dyn> struct miss_bat {
     auto r = p.size("r", Rank), row_blocks = W.rows() / r, col_blocks = W.cols() / r;
     auto B = p.param("miss_block", row_blocks, r, r);
     auto blocks = reshape(W, row_blocks, r * col_blocks, r);
-    auto turned = reshape(blocks * (p.eye(r) + B), row_blocks, r, W.cols());
-    return reshape(turned + repeat(B, W.cols()), W.rows(), W.cols());
+    auto scaled = reshape(blocks * (p.eye(r) + B), row_blocks, r, W.cols());
+    return reshape(scaled + repeat(B, W.cols()), W.rows(), W.cols());
   }
 };
 

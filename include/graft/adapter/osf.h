@@ -8,12 +8,12 @@
 
 namespace graft {
 
-template <int Kept = dyn, int Trained = dyn> struct osf {
+template <int Frozen = dyn, int Trained = dyn> struct osf {
   static constexpr const char *name = "OSF", *method = "osf", *kinds = "linear";
   using sample = osf<64, 64>;
   static constexpr ex without_gradient_of(ex whole, ex part) { return whole + (detach(part) - part); }
   static constexpr ex weight(scope p, ex W) {
-    auto k = p.size("frozen_rank", Kept, 2048), n = p.size("trainable_rank", Trained, 2048);
+    auto k = p.size("frozen_rank", Frozen, 2048), n = p.size("trainable_rank", Trained, 2048);
     auto U_high = p.frozen("osf_U_high", W.rows(), k), V_high = p.frozen("osf_V_high", k, W.cols());
     auto U = p.param("osf_svd_params.U_low", W.rows(), n), V = p.param("osf_svd_params.V_low", n, W.cols());
     auto left = without_gradient_of(U, U_high * (t(U_high) * U));

@@ -13,19 +13,19 @@ enum class psoft_magnitudes : unsigned char { none, inputs, outputs, both };
 
 // One formula serves all forms, so that a program with all of them compiles it once.
 struct psoft_formula {
-  psoft_rotation how;
+  psoft_rotation parametrization;
   bool scales_inputs, scales_outputs;
   int rank, terms;
 
   [[gnu::cold, gnu::noinline]] constexpr ex rotation(scope p, extent r) const {
-    if (how == psoft_rotation::free) return p.param("psoft_R.weight", r, r);
+    if (parametrization == psoft_rotation::free) return p.param("psoft_R.weight", r, r);
     auto packed = t(p.param("psoft_R.weight", p.triangle(r)));
-    if (how == psoft_rotation::bounded) {  // ‖Q‖ = sqrt(2) ‖packed‖
+    if (parametrization == psoft_rotation::bounded) {  // ‖Q‖ = sqrt(2) ‖packed‖
       auto norm = sqrt(2.0 * row_dot(packed, packed));
       packed = min(p.constant(1), p.scalar("cayley_neumann_eps") / (norm + 1e-12)) * packed;
     }
     auto Q = skew(packed, r), I = p.eye(r);
-    if (how != psoft_rotation::cayley) return neumann(Q, p.size("num_cayley_neumann_terms", terms, 5));
+    if (parametrization != psoft_rotation::cayley) return neumann(Q, p.size("num_cayley_neumann_terms", terms, 5));
     return (I + Q) * inverse(I - Q);
   }
   [[gnu::cold, gnu::noinline]] constexpr ex weight(scope p, ex W) const {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SHiRA: some entries of the weight are trained, as many as LoRA of rank r would have (Bhardwaj et al. 2024, arXiv
 // 2406.13175).
-//     W' = W + place(v, index)        index: rows and columns of r (out + in) places
+//     W' = W + place(v, index)        index: rows and columns of r (out + in) elements
 #pragma once
 #include <graft/adapter/adapter.h>
 

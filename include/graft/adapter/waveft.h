@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // WaveFT: a few coefficients of the wavelet transform of the update (Bilican et al. 2025, arXiv 2505.12532).
-//     W' = W + s idwt2(F),   F zero but for n places        = W + s place(v ⊙ taps, index)
+//     W' = W + s idwt2(F),   F zero but for n elements        = W + s place(v ⊙ taps, index)
 // One coefficient adds a product of two short filters, L² entries of the weight; without the transform it adds one.
 #pragma once
 #include <graft/adapter/adapter.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One call of a bound plan: its sizes, its input tensors by node, and its outputs in the graph's order. The call is a
-// member of the plan that every caller fills in anew, so that a call allocates nothing.
+// One call of a program: its sizes, its input tensors by node, and its outputs in the graph's order. The caller keeps it
+// and fills it in anew, so that a call allocates nothing.
 #pragma once
 #include <graft/core/sequence.h>
 #include <graft/core/view.h>
@@ -18,6 +18,8 @@ inline bool has_quantized(const leaf_views& leaves) {
 }
 
 struct call {
+  call() = default;
+  explicit call(const graph& g) : data(g.size), outputs(g.outs) {}
   size_values sizes;
   leaf_views data;
   sequence<mutable_view> outputs;  // an output without data is not computed
@@ -25,6 +27,12 @@ struct call {
   // log-sum-exp, the backward pass reads both. They are null if they are not saved.
   const void* attention_out = nullptr;
   float* attention_lse = nullptr;
+
+  // Begins a call with the sizes of a binding, to which those that its inputs bring are added.
+  void begin(const size_values& bound) {
+    sizes = bound;
+    for (mutable_view& v : outputs) v = {};
+  }
 };
 
 }  // namespace graft

@@ -218,8 +218,8 @@ template <class Layer> void bench(std::initializer_list<long long> tokens, const
   using namespace bench_detail;
   using T = typename gpu_layers<Layer>::T;
   const std::string name = o.name.empty() ? type_name<Layer>() : o.name;
-  const auto add = [&](const std::string& full, const make_measurement& mine, const make_measurement& beside) {
-    register_benchmark(full, mine, beside, [] { return measured_gpu<T>(); })->Iterations(1);
+  const auto add = [&](const std::string& full, const make_measurement& mine, const make_measurement& reference) {
+    register_benchmark(full, mine, reference, [] { return measured_gpu<T>(); })->Iterations(1);
   };
   for (const long long n : tokens) {
     const auto of = [&](const char* run_mode) { return name + "/" + run_mode + "/" + std::to_string(n); };

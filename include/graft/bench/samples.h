@@ -41,7 +41,7 @@ struct judgement {
 
 inline constexpr double least_busy = 0.9;     // CPU time / wall time: below it the program waited for a core
 inline constexpr double most_unsteady = 1.5;  // median / fastest: above it most calls were slowed down
-inline constexpr double most_apart = 1.5;     // between to_bare by wall time and by CPU time
+inline constexpr double max_spread = 1.5;     // between to_bare by wall time and by CPU time
 
 inline std::string with_two_digits(double v) {
   const auto hundredths = static_cast<long long>(v * 100 + 0.5);
@@ -51,8 +51,8 @@ inline std::string with_two_digits(double v) {
 
 // Judges samples that were taken in turn. Without samples of a bare product the contender is that product.
 inline judgement judge(const std::vector<sample>& own, const std::vector<sample>& bare) {
-  const typical_sample mine = typical(own), beside = typical(bare);
-  judgement j{mine.wall, bare.empty() || beside.wall <= 0 ? 1 : mine.wall / beside.wall, {}};
+  const typical_sample mine = typical(own), reference = typical(bare);
+  judgement j{mine.wall, bare.empty() || reference.wall <= 0 ? 1 : mine.wall / reference.wall, {}};
   const auto look_at = [&](const typical_sample& t, const char* who) {
     if (!j.disturbed.empty() || t.wall <= 0) return;
     if (t.processor > 0 && t.processor < least_busy * t.wall)
@@ -61,10 +61,10 @@ inline judgement judge(const std::vector<sample>& own, const std::vector<sample>
       j.disturbed =
           std::string(who) + " usually took " + with_two_digits(t.wall / t.fastest) + " times its quickest call";
   };
-  look_at(mine, "the layer"), look_at(beside, "the bare product");
-  if (!j.disturbed.empty() || bare.empty() || mine.processor <= 0 || beside.processor <= 0) return j;
-  const double by_processor = mine.processor / beside.processor;
-  if (std::max(j.to_bare / by_processor, by_processor / j.to_bare) > most_apart)
+  look_at(mine, "the layer"), look_at(reference, "the bare product");
+  if (!j.disturbed.empty() || bare.empty() || mine.processor <= 0 || reference.processor <= 0) return j;
+  const double by_processor = mine.processor / reference.processor;
+  if (std::max(j.to_bare / by_processor, by_processor / j.to_bare) > max_spread)
     j.disturbed = "to_bare is " + with_two_digits(j.to_bare) + " by wall time and " + with_two_digits(by_processor) +
                   " by processor time";
   return j;

@@ -15,7 +15,7 @@ struct opt {
     const bool projected = m.has("projected");
     auto h = m.embedding("model.decoder.embed_tokens", ids, m.size("vocab"), projected ? m.size("embedding") : hidden);
     if (projected) h = m.linear("model.decoder.project_in", h, hidden);
-    return h + ex{m.g, make::gather(*m.g, slice(table, 2, 2, rows).i, m.positions().i, false)};
+    return h + ex{m.g, make_node::gather(*m.g, slice(table, 2, 2, rows).i, m.positions().i, false)};
   }
   static constexpr ex run(block_scope m, ex h) {
     const extent hidden = h.cols();

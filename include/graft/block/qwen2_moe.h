@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Qwen2-MoE (Qwen1.5-MoE and Qwen2-57B, arXiv 2407.10671): beside the experts that a row chooses one is shared by all
+// Qwen2-MoE (Qwen1.5-MoE and Qwen2-57B, arXiv 2407.10671): one expert is shared by all
 // rows, with a sigmoid gate of its own. Layers may be dense ("sparse_layer" says which are not), and
 // "router_over_chosen" says that the weights of the chosen experts are a softmax of their own scores.
 #pragma once

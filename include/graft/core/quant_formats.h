@@ -8,6 +8,7 @@
 #include <graft/core/quant/int8.h>
 #include <graft/core/quant/iq4.h>
 #include <graft/core/quant/mxfp4.h>
+#include <graft/core/quant/mxfp4_block.h>
 #include <graft/core/quant/nf4.h>
 #include <graft/core/quant/nvfp4.h>
 #include <graft/core/quant/q2_k.h>
@@ -34,8 +35,9 @@ template <class... Formats> struct ggml_format_list {
   template <class F> static constexpr void for_each(F&& f) { (f(Formats{}), ...); }
 };
 // The block formats of ggml that are dequantized; readers, products and messages follow from this list.
-using ggml_formats = ggml_format_list<q4_0_format, q4_1_format, q5_0_format, q5_1_format, q8_0_format, q2_k_format,
-                                      q3_k_format, q4_k_format, q5_k_format, q6_k_format, iq4_nl_format, iq4_xs_format>;
+using ggml_formats =
+    ggml_format_list<q4_0_format, q4_1_format, q5_0_format, q5_1_format, q8_0_format, q2_k_format, q3_k_format,
+                     q4_k_format, q5_k_format, q6_k_format, iq4_nl_format, iq4_xs_format, mxfp4_block_format>;
 
 template <class Format>
 concept quantizable = requires(const float* from, unsigned char* to) {
@@ -45,6 +47,12 @@ concept quantizable = requires(const float* from, unsigned char* to) {
 }  // namespace quant_formats
 
 constexpr bool is_four_bit(const quant_format& e) { return e.type == dtype::nf4 || e.type == dtype::fp4; }
+// The 16 numbers of a 4-bit type of bitsandbytes; null for every other type, so that none is taken for one of them.
+constexpr const float* four_bit_table(dtype type) {
+  return type == dtype::nf4   ? quant_formats::nf4_format::table
+         : type == dtype::fp4 ? quant_formats::fp4_format::table
+                              : nullptr;
+}
 // True where the library dequantizes this combination of element type, block and scales.
 constexpr bool can_dequantize(const quant_format& e) {
   const bool single = e.scales == dtype::f32 || e.scales == dtype::bf16 || e.scales == dtype::f16;

@@ -21,13 +21,13 @@ struct adapter_rule {
 };
 
 namespace detail {
-constexpr bool fits_from_here(const char* pattern, const char* path) {
+constexpr bool matches_whole(const char* pattern, const char* path) {
   for (; *pattern != '*'; ++pattern, ++path) {
     if (*pattern != *path) return false;
     if (*pattern == '\0') return true;
   }
   for (;; ++path) {
-    if (fits_from_here(pattern + 1, path)) return true;
+    if (matches_whole(pattern + 1, path)) return true;
     if (*path == '\0') return false;
   }
 }
@@ -35,9 +35,9 @@ constexpr bool fits_from_here(const char* pattern, const char* path) {
 
 // Whether the pattern describes the path, or the rest of the path after one of its dots.
 constexpr bool fits(const char* pattern, const char* path) {
-  if (detail::fits_from_here(pattern, path)) return true;
+  if (detail::matches_whole(pattern, path)) return true;
   for (; *path != '\0'; ++path)
-    if (*path == '.' && detail::fits_from_here(pattern, path + 1)) return true;
+    if (*path == '.' && detail::matches_whole(pattern, path + 1)) return true;
   return false;
 }
 

@@ -68,32 +68,34 @@ constexpr id absorb_factor(builder& g, op scale_op, id m, id f);
 [[gnu::cold, gnu::noinline]] constexpr id apply_kron(builder& g, id w1, id w2, id x) {
   const node p = g.n[w1], q = g.n[w2], in = g.n[x];
   const dim tokens = g.times(in.d[1], in.d[2]);
-  const id blocks = make::reshape(g, x, {1}, tokens, p.d[3], q.d[3]);  // [tokens, c, d]
-  const id right = make::matmul(g, blocks, w2, false, true);           // [tokens, c, b]
-  const id left = make::matmul(g, w1, right);                          // [tokens, a, b]
-  return make::reshape(g, left, in.d[0], in.d[1], in.d[2], g.times(p.d[2], q.d[2]));
+  const id blocks = make_node::reshape(g, x, {1}, tokens, p.d[3], q.d[3]);  // [tokens, c, d]
+  const id right = make_node::matmul(g, blocks, w2, false, true);           // [tokens, c, b]
+  const id left = make_node::matmul(g, w1, right);                          // [tokens, a, b]
+  return make_node::reshape(g, left, in.d[0], in.d[1], in.d[2], g.times(p.d[2], q.d[2]));
 }
 // Applies a weight whose rows or columns v scales: row factors scale y and column factors scale x, or the other way
 // round where the weight is transposed.
 [[gnu::cold]] constexpr id apply_scaled(builder& g, op scale_op, id w, id v, id x, bool transposed) {
   if (is_scalar(g.n[v]) && g.is(w, op::kron) && !transposed) {  // s (w1 ⊗ w2) = (s w1) ⊗ w2
     const node k = g.n[w];
-    return apply_kron(g, scale_op == op::mul ? make::mul(g, k.a, v) : make::div(g, k.a, v), k.b, x);
+    return apply_kron(g, scale_op == op::mul ? make_node::mul(g, k.a, v) : make_node::div(g, k.a, v), k.b, x);
   }
   if (!is_scalar(g.n[v]) || scale_op == op::div)  // simplify() moves scalars that multiply
     if (const id absorbed = absorb_factor(g, scale_op, w, v); absorbed >= 0) return apply(g, absorbed, x, transposed);
   const bool column = is_column(g, v);
-  const id factor_row = column ? make::as_row(g, v) : v;
+  const id factor_row = column ? make_node::as_row(g, v) : v;
   const bool on_output = column != transposed;
-  auto scale = [&](id a) { return scale_op == op::mul ? make::mul(g, a, factor_row) : make::div(g, a, factor_row); };
+  auto scale = [&](id a) {
+    return scale_op == op::mul ? make_node::mul(g, a, factor_row) : make_node::div(g, a, factor_row);
+  };
   return is_scalar(g.n[v]) || on_output ? scale(apply(g, w, x, transposed)) : apply(g, w, scale(x), transposed);
 }
 [[gnu::cold, gnu::noinline]] constexpr id apply_hadamard(builder& g, id m1, id m2, id x) {
   const node p = g.n[m1], q = g.n[m2];
-  auto rows = [&](id a, bool flipped) { return flipped ? make::transpose(g, a) : a; };
-  const id left = make::row_kron(g, rows(p.a, p.ta), rows(q.a, q.ta));
-  const id right = make::row_kron(g, rows(p.b, !p.tb), rows(q.b, !q.tb));
-  return make::matmul(g, make::matmul(g, x, right), left, false, true);
+  auto rows = [&](id a, bool flipped) { return flipped ? make_node::transpose(g, a) : a; };
+  const id left = make_node::row_kron(g, rows(p.a, p.ta), rows(q.a, q.ta));
+  const id right = make_node::row_kron(g, rows(p.b, !p.tb), rows(q.b, !q.tb));
+  return make_node::matmul(g, make_node::matmul(g, x, right), left, false, true);
 }
 // W (I - P Q) = W - (W P) Q: the product becomes a low-rank branch, whose left factor W P is precomputed.
 constexpr id expand_identity(builder& g, id w) {
@@ -102,9 +104,9 @@ constexpr id expand_identity(builder& g, id w) {
   const node sum = g.n[v.b];
   if ((sum.what != op::sub && sum.what != op::add) || !g.is(sum.a, op::eye) || !g.is(sum.b, op::matmul)) return none_id;
   const node low = g.n[sum.b];
-  const id left = make::matmul(g, v.a, low.a, false, low.ta);
-  const id branch = make::matmul(g, left, low.b, false, low.tb);
-  return sum.what == op::sub ? make::sub(g, v.a, branch) : make::add(g, v.a, branch);
+  const id left = make_node::matmul(g, v.a, low.a, false, low.ta);
+  const id branch = make_node::matmul(g, left, low.b, false, low.tb);
+  return sum.what == op::sub ? make_node::sub(g, v.a, branch) : make_node::add(g, v.a, branch);
 }
 
 // f ⊙ (P Q) = (f ⊙ P) Q for a column of factors, P (f ⊙ Q) for a row: the factor of a low-rank product moves onto one
@@ -116,14 +118,14 @@ constexpr id expand_identity(builder& g, id w) {
   const node v = g.n[m];
   if (v.from_base) return none_id;
   auto scaled = [&](id operand, bool flipped) {  // `flipped`: the product reads the operand transposed
-    const id factor_row = flipped ? make::transpose(g, f) : f;
-    return scale_op == op::mul ? make::mul(g, operand, factor_row) : make::div(g, operand, factor_row);
+    const id factor_row = flipped ? make_node::transpose(g, f) : f;
+    return scale_op == op::mul ? make_node::mul(g, operand, factor_row) : make_node::div(g, operand, factor_row);
   };
   switch (v.what) {
     case op::matmul:
       if (v.sum) return none_id;
-      if (is_row(g, f)) return make::matmul(g, v.a, scaled(v.b, v.tb), v.ta, v.tb, v.line);
-      return make::matmul(g, scaled(v.a, v.ta), v.b, v.ta, v.tb, v.line);
+      if (is_row(g, f)) return make_node::matmul(g, v.a, scaled(v.b, v.tb), v.ta, v.tb, v.line);
+      return make_node::matmul(g, scaled(v.a, v.ta), v.b, v.ta, v.tb, v.line);
     case op::mul:
     case op::div: {
       const bool first = v.what == op::mul && !has_shape_of(g, v.a, m);
@@ -131,18 +133,18 @@ constexpr id expand_identity(builder& g, id w) {
       const id inner = absorb_factor(g, scale_op, first ? v.b : v.a, f);
       if (inner < 0) return none_id;
       const bool is_factor = !has_shape_of(g, other, m) && !is_scalar(g.n[other]);
-      return is_factor ? absorb_factor(g, v.what, inner, other) : make::pointwise(g, v.what, inner, other, v.line);
+      return is_factor ? absorb_factor(g, v.what, inner, other) : make_node::pointwise(g, v.what, inner, other, v.line);
     }
     case op::add:
     case op::sub: {
       if (!has_shape_of(g, v.a, m) || !has_shape_of(g, v.b, m)) return none_id;
       const id left = absorb_factor(g, scale_op, v.a, f),
                right = left < 0 ? none_id : absorb_factor(g, scale_op, v.b, f);
-      return right < 0 ? none_id : make::pointwise(g, v.what, left, right, v.line);
+      return right < 0 ? none_id : make_node::pointwise(g, v.what, left, right, v.line);
     }
     case op::transpose: {
-      const id below = absorb_factor(g, scale_op, v.a, make::transpose(g, f));
-      return below < 0 ? none_id : make::transpose(g, below, v.line);
+      const id below = absorb_factor(g, scale_op, v.a, make_node::transpose(g, f));
+      return below < 0 ? none_id : make_node::transpose(g, below, v.line);
     }
     default: return none_id;
   }
@@ -155,7 +157,7 @@ constexpr id apply(builder& g, id w, id x, bool transposed) {
       case op::add:
       case op::sub:
         if (!has_shape_of(g, v.a, w) || !has_shape_of(g, v.b, w)) break;
-        return make::pointwise(g, v.what, apply(g, v.a, x, transposed), apply(g, v.b, x, transposed), v.line);
+        return make_node::pointwise(g, v.what, apply(g, v.a, x, transposed), apply(g, v.b, x, transposed), v.line);
       case op::mul:
         if (is_scalar(g.n[v.a]) || (!has_shape_of(g, v.a, w) && (is_column(g, v.a) || is_row(g, v.a))))
           return apply_scaled(g, op::mul, v.b, v.a, x, transposed);
@@ -175,17 +177,17 @@ constexpr id apply(builder& g, id w, id x, bool transposed) {
       }
       case op::transpose: return apply(g, v.a, x, !transposed);
       case op::rotate:
-        if (transposed) return make::rotate(g, apply(g, v.a, x, true), v.b, v.tb, v.line);
-        return apply(g, v.a, make::rotate(g, x, v.b, !v.tb, v.line), false);
+        if (transposed) return make_node::rotate(g, apply(g, v.a, x, true), v.b, v.tb, v.line);
+        return apply(g, v.a, make_node::rotate(g, x, v.b, !v.tb, v.line), false);
       case op::repeat:
-        if (transposed) return make::repeat(g, apply(g, v.a, x, true), v.d[3]);
-        return apply(g, v.a, make::fold(g, x, g.n[v.a].d[3]), false);
+        if (transposed) return make_node::repeat(g, apply(g, v.a, x, true), v.d[3]);
+        return apply(g, v.a, make_node::fold(g, x, g.n[v.a].d[3]), false);
       case op::kron:
         if (!transposed) return apply_kron(g, v.a, v.b, x);
         break;
       default: break;
     }
-  return make::matmul(g, x, w, false, !transposed, v.line);
+  return make_node::matmul(g, x, w, false, !transposed, v.line);
 }
 
 [[gnu::cold]] constexpr id select(builder& g, id w, id ids, bool by_column = false) {
@@ -194,7 +196,7 @@ constexpr id apply(builder& g, id w, id x, bool transposed) {
     case op::add:
     case op::sub:
       if (!has_shape_of(g, v.a, w) || !has_shape_of(g, v.b, w)) break;
-      return make::pointwise(g, v.what, select(g, v.a, ids, by_column), select(g, v.b, ids, by_column), v.line);
+      return make_node::pointwise(g, v.what, select(g, v.a, ids, by_column), select(g, v.b, ids, by_column), v.line);
     case op::mul:
     case op::div: {
       const bool first = v.what == op::mul && !has_shape_of(g, v.a, w);
@@ -203,18 +205,18 @@ constexpr id apply(builder& g, id w, id x, bool transposed) {
         if (const id absorbed = absorb_factor(g, v.what, matrix, factor); absorbed >= 0)
           return select(g, absorbed, ids, by_column);
       if (has_shape_of(g, factor, w) || by_column || (!is_scalar(g.n[factor]) && !is_row(g, factor))) break;
-      return make::pointwise(g, v.what, select(g, matrix, ids, by_column), factor, v.line);
+      return make_node::pointwise(g, v.what, select(g, matrix, ids, by_column), factor, v.line);
     }
     case op::matmul:
-      if (by_column) return make::matmul(g, select(g, v.b, ids, !v.tb), v.a, false, !v.ta);
-      return make::matmul(g, select(g, v.a, ids, v.ta), v.b, false, v.tb);
+      if (by_column) return make_node::matmul(g, select(g, v.b, ids, !v.tb), v.a, false, !v.ta);
+      return make_node::matmul(g, select(g, v.a, ids, v.ta), v.b, false, v.tb);
     case op::transpose: return select(g, v.a, ids, !by_column);
     case op::rotate:
       if (by_column) break;
-      return make::rotate(g, select(g, v.a, ids, false), v.b, v.tb, v.line);
+      return make_node::rotate(g, select(g, v.a, ids, false), v.b, v.tb, v.line);
     default: break;
   }
-  return make::gather(g, w, ids, by_column);
+  return make_node::gather(g, w, ids, by_column);
 }
 
 }  // namespace graft

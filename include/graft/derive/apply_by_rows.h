@@ -19,11 +19,11 @@ namespace detail {
 
 // Reshapes each row of x to a matrix of its own: [rows, 1, height, width].
 constexpr id rows_as_matrices(builder& g, id x, dim height, dim width) {
-  return make::reshape(g, x, g.times(g.n[x].d[1], g.n[x].d[2]), {1}, height, width);
+  return make_node::reshape(g, x, g.times(g.n[x].d[1], g.n[x].d[2]), {1}, height, width);
 }
 constexpr id matrices_as_rows(builder& g, id matrices, id x, dim width) {
   const node in = g.n[x];
-  return make::reshape(g, matrices, in.d[0], in.d[1], in.d[2], width);
+  return make_node::reshape(g, matrices, in.d[0], in.d[1], in.d[2], width);
 }
 
 // The factors of a matrix w with rows (k, n), which is a reshaped stack [1, k, n, i]: a [k, i], c [n, i] and f [k, n].
@@ -56,20 +56,20 @@ struct paired_rows {
   const paired_rows p = find_paired_rows(g, g.n[w].a);
   if (p.a < 0) return none_id;
   const dim k = stack.d[1], n = stack.d[2], width = stack.d[3];
-  const id a = make::reshape(g, p.a, {1}, {1}, k, width);
+  const id a = make_node::reshape(g, p.a, {1}, {1}, k, width);
   auto scaled = [&](id s) {  // [rows, 1, k, n]
-    for (const id f : p.factors) s = make::mul(g, s, make::reshape(g, f, {1}, {1}, g.n[f].d[1], g.n[f].d[2]));
+    for (const id f : p.factors) s = make_node::mul(g, s, make_node::reshape(g, f, {1}, {1}, g.n[f].d[1], g.n[f].d[2]));
     return s;
   };
   if (!transposed) {
-    const id each = make::mul(g, rows_as_matrices(g, x, {1}, width), p.c);  // [rows, 1, n, i]
-    const id s = scaled(make::transpose(g, make::matmul(g, each, a, false, true)));
+    const id each = make_node::mul(g, rows_as_matrices(g, x, {1}, width), p.c);  // [rows, 1, n, i]
+    const id s = scaled(make_node::transpose(g, make_node::matmul(g, each, a, false, true)));
     return matrices_as_rows(g, s, x, g.n[w].d[2]);
   }
-  const id s = make::transpose(g, scaled(rows_as_matrices(g, x, k, n)));
-  const id each = make::mul(g, make::matmul(g, s, a), p.c);
+  const id s = make_node::transpose(g, scaled(rows_as_matrices(g, x, k, n)));
+  const id each = make_node::mul(g, make_node::matmul(g, s, a), p.c);
   const id flat = matrices_as_rows(g, each, x, g.times(n, width));
-  return make::fold(g, flat, width);
+  return make_node::fold(g, flat, width);
 }
 
 // A circulant block holds shifted copies of a kernel of b numbers. Its product with a slice of x equals the product of
@@ -81,11 +81,11 @@ struct paired_rows {
     return none_id;
   const node kernels = g.n[squares.a];  // [1, m, n, b]
   const dim m = kernels.d[1], n = kernels.d[2], b = kernels.d[3], in = transposed ? m : n, out = transposed ? n : m;
-  const id kernel = transposed ? make::permute(g, squares.a, 0, 2, 1, 3) : squares.a;
-  const id wide = make::circulant(g, rows_as_matrices(g, x, in, b), !squares.tb);  // [rows, 1, b, in b]
+  const id kernel = transposed ? make_node::permute(g, squares.a, 0, 2, 1, 3) : squares.a;
+  const id wide = make_node::circulant(g, rows_as_matrices(g, x, in, b), !squares.tb);  // [rows, 1, b, in b]
   // y is a variable because a new node may move all nodes: g.n[w] is read after the last node was made.
-  const id y =
-      make::transpose(g, make::matmul(g, wide, make::reshape(g, kernel, {1}, {1}, out, g.times(in, b)), false, true));
+  const id y = make_node::transpose(
+      g, make_node::matmul(g, wide, make_node::reshape(g, kernel, {1}, {1}, out, g.times(in, b)), false, true));
   return matrices_as_rows(g, y, x, transposed ? g.n[w].d[3] : g.n[w].d[2]);
 }
 
@@ -107,22 +107,26 @@ constexpr id diagonal_of(const builder& g, id i) {
     if (d < 0 || g.n[d].d[3] != dim{1}) return none_id;
   const node in = g.n[z];
   const dim n = all.d[1], h = g.n[upper.a].d[2];
-  const id halves = make::reshape(g, z, g.times(in.d[1], in.d[2]), n, {2}, h);
-  const id z1 = make::slice(g, halves, 2, {0}, {1}), z2 = make::slice(g, halves, 2, {1}, {1});
-  auto times = [&](id half, id d) { return make::mul(g, half, make::reshape(g, d, {1}, g.n[d].d[1], {1}, h)); };
+  const id halves = make_node::reshape(g, z, g.times(in.d[1], in.d[2]), n, {2}, h);
+  const id z1 = make_node::slice(g, halves, 2, {0}, {1}), z2 = make_node::slice(g, halves, 2, {1}, {1});
+  auto times = [&](id half, id d) {
+    return make_node::mul(g, half, make_node::reshape(g, d, {1}, g.n[d].d[1], {1}, h));
+  };
   const id y1a = times(z1, d11), y1b = times(z2, d21), y2a = times(z1, d12), y2b = times(z2, d22);
-  const id y1 = make::add(g, y1a, y1b), y2 = make::add(g, y2a, y2b);
-  return make::reshape_like(g, make::concat(g, y1, y2, 2), z);
+  const id y1 = make_node::add(g, y1a, y1b), y2 = make_node::add(g, y2a, y2b);
+  return make_node::reshape_like(g, make_node::concat(g, y1, y2, 2), z);
 }
 constexpr id rotate_rows(builder& g, id z, id blocks, bool transposed, int line) {
   const id pairs = rotate_by_diagonals(g, z, blocks, transposed);
-  return pairs >= 0 ? pairs : make::rotate(g, z, blocks, transposed, line);
+  return pairs >= 0 ? pairs : make_node::rotate(g, z, blocks, transposed, line);
 }
 
 constexpr id apply_scaled_by_rows(builder& g, op scale_op, id w, id v, id x, bool transposed) {
   const bool column = is_column(g, v);
-  const id factor_row = column ? make::as_row(g, v) : v;
-  auto scale = [&](id a) { return scale_op == op::mul ? make::mul(g, a, factor_row) : make::div(g, a, factor_row); };
+  const id factor_row = column ? make_node::as_row(g, v) : v;
+  auto scale = [&](id a) {
+    return scale_op == op::mul ? make_node::mul(g, a, factor_row) : make_node::div(g, a, factor_row);
+  };
   if (is_scalar(g.n[v]) || column != transposed) return scale(apply_by_rows(g, w, x, transposed));
   return apply_by_rows(g, w, scale(x), transposed);
 }
@@ -140,7 +144,7 @@ constexpr id apply_by_rows(builder& g, id w, id x, bool transposed) {
     case op::sub: {
       if (!has_shape_of(g, v.a, w) || !has_shape_of(g, v.b, w)) break;
       const id left = apply_by_rows(g, v.a, x, transposed), right = apply_by_rows(g, v.b, x, transposed);
-      return make::pointwise(g, v.what, left, right, v.line);
+      return make_node::pointwise(g, v.what, left, right, v.line);
     }
     case op::mul:
       if (detail::is_factor(g, v.a, w)) return detail::apply_scaled_by_rows(g, op::mul, v.b, v.a, x, transposed);
@@ -158,8 +162,8 @@ constexpr id apply_by_rows(builder& g, id w, id x, bool transposed) {
       if (transposed) return detail::rotate_rows(g, apply_by_rows(g, v.a, x, true), v.b, v.tb, v.line);
       return apply_by_rows(g, v.a, detail::rotate_rows(g, x, v.b, !v.tb, v.line), false);
     case op::repeat:
-      if (transposed) return make::repeat(g, apply_by_rows(g, v.a, x, true), v.d[3]);
-      return apply_by_rows(g, v.a, make::fold(g, x, g.n[v.a].d[3]), false);
+      if (transposed) return make_node::repeat(g, apply_by_rows(g, v.a, x, true), v.d[3]);
+      return apply_by_rows(g, v.a, make_node::fold(g, x, g.n[v.a].d[3]), false);
     case op::kron:
       if (!transposed) return apply_kron(g, v.a, v.b, x);
       break;
@@ -170,7 +174,7 @@ constexpr id apply_by_rows(builder& g, id w, id x, bool transposed) {
     }
     default: break;
   }
-  return make::matmul(g, x, w, false, !transposed, v.line);
+  return make_node::matmul(g, x, w, false, !transposed, v.line);
 }
 
 }  // namespace graft

@@ -19,7 +19,7 @@ constexpr bool is_expert_factor(const builder& g, id a, id w) {
 }
 // Multiplies or divides rows by the factors of their experts.
 constexpr id scale_rows(builder& g, op scale_op, id rows, id factors, id routing) {
-  return make::pointwise(g, scale_op, rows, make::dispatch(g, factors, routing, routed_by::expert));
+  return make_node::pointwise(g, scale_op, rows, make_node::dispatch(g, factors, routing, routed_by::expert));
 }
 [[gnu::cold]] constexpr id apply_scaled_experts(builder& g, op scale_op, id w, id f, id x, id routing,
                                                 bool transposed) {
@@ -27,13 +27,13 @@ constexpr id scale_rows(builder& g, op scale_op, id rows, id factors, id routing
   const bool shared = g.n[f].d[1] == dim{1};  // by all experts
   // s (P Q) = (s P) Q: the small operand is scaled once per change of the parameters.
   if (v.what == op::matmul && !v.from_base && !v.ta && !v.sum && is_expert_column(g, f)) {
-    const id left = make::pointwise(g, scale_op, v.a, f);
-    return apply_experts(g, make::matmul(g, left, v.b, false, v.tb), x, routing, transposed);
+    const id left = make_node::pointwise(g, scale_op, v.a, f);
+    return apply_experts(g, make_node::matmul(g, left, v.b, false, v.tb), x, routing, transposed);
   }
   const bool column = is_expert_column(g, f) && !is_scalar(g.n[f]);
-  const id factor_row = column ? make::reshape(g, f, {1}, g.n[f].d[1], {1}, g.n[f].d[2]) : f;
+  const id factor_row = column ? make_node::reshape(g, f, {1}, g.n[f].d[1], {1}, g.n[f].d[2]) : f;
   auto scale = [&](id a) {
-    return shared ? make::pointwise(g, scale_op, a, factor_row) : scale_rows(g, scale_op, a, factor_row, routing);
+    return shared ? make_node::pointwise(g, scale_op, a, factor_row) : scale_rows(g, scale_op, a, factor_row, routing);
   };
   if (is_scalar(g.n[f]) || column != transposed) return scale(apply_experts(g, w, x, routing, transposed));
   return apply_experts(g, w, scale(x), routing, transposed);
@@ -52,7 +52,7 @@ constexpr id apply_experts(builder& g, id w, id x, id routing, bool transposed) 
       case op::add:
       case op::sub:
         if (!has_shape_of(g, v.a, w) || !has_shape_of(g, v.b, w)) break;
-        return make::pointwise(g, v.what, of(v.a, x, transposed), of(v.b, x, transposed), v.line);
+        return make_node::pointwise(g, v.what, of(v.a, x, transposed), of(v.b, x, transposed), v.line);
       case op::mul:
         if (detail::is_expert_factor(g, v.a, w) && has_shape_of(g, v.b, w)) return scaled(op::mul, v.b, v.a);
         if (detail::is_expert_factor(g, v.b, w) && has_shape_of(g, v.a, w)) return scaled(op::mul, v.a, v.b);
@@ -66,11 +66,11 @@ constexpr id apply_experts(builder& g, id w, id x, id routing, bool transposed) 
         return of(v.a, of(v.b, x, v.tb), v.ta);
       case op::transpose: return of(v.a, x, !transposed);
       case op::repeat:
-        if (transposed) return make::repeat(g, of(v.a, x, true), v.d[3]);
-        return of(v.a, make::fold(g, x, g.n[v.a].d[3]), false);
+        if (transposed) return make_node::repeat(g, of(v.a, x, true), v.d[3]);
+        return of(v.a, make_node::fold(g, x, g.n[v.a].d[3]), false);
       default: break;
     }
-  return make::grouped_matmul(g, x, w, routing, !transposed, v.line);
+  return make_node::grouped_matmul(g, x, w, routing, !transposed, v.line);
 }
 
 }  // namespace graft

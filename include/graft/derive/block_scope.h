@@ -4,7 +4,7 @@
 // cache, dropout, cross entropy. Paths and names are those of Hugging Face's files.
 //     auto x = m.rms_norm("input_layernorm", h);
 //     auto q = m.rope(m.linear("self_attn.q_proj", x, heads * d));
-// A call brings x, the position and the attention range of each row (graph/rules_model.h), and in decode the KV cache.
+// A call supplies x, the position and the attention range of each row (graph/rules_model.h), and in decode the KV cache.
 #pragma once
 #include <graft/derive/adapter_rules.h>
 #include <graft/derive/apply_experts.h>
@@ -104,17 +104,17 @@ struct block_scope {
     const layer l = layer_at(name);
     const ex W = adapted(l, at(name).leaf(op::base, {"weight", line}, 2, 1, 1, rows, dim));
     const bool literal = options->level == lowering::literal;
-    return {g, literal ? make::gather(*g, W.i, ids.i, false) : select(*g, W.i, ids.i)};
+    return {g, literal ? make_node::gather(*g, W.i, ids.i, false) : select(*g, W.i, ids.i)};
   }
   // RMSNorm: x / √(mean(x²) + eps) ⊙ w of each row, with "NAME.weight". `plus` is added to w, as Gemma stores w - 1.
   constexpr ex rms_norm(const char* name, ex x, double plus = 0, int line = __builtin_LINE()) const {
     const ex w = norm_weight(name, x.cols(), line);
-    return mul(unit(x, true, line), {t({plus == 0 ? w : plus + w, line}), line});
+    return mul(normalized_rows(x, true, line), {t({plus == 0 ? w : plus + w, line}), line});
   }
   // LayerNorm: (x - mean) / √(variance + eps) ⊙ w + b of each row, with "NAME.weight" and "NAME.bias".
   constexpr ex layer_norm(const char* name, ex x, bias has_bias = bias::yes, int line = __builtin_LINE()) const {
     const ex w = norm_weight(name, x.cols(), line);
-    const ex scaled = mul(unit(x, false, line), {t({w, line}), line});
+    const ex scaled = mul(normalized_rows(x, false, line), {t({w, line}), line});
     return with_bias(name, scaled, has_bias, line);
   }
   // Normalizes each head, which is `head` adjacent columns of a row, by RMSNorm.
@@ -133,23 +133,23 @@ struct block_scope {
   //     });
   template <class One>
   constexpr ex experts(const char* name, ex x, const expert_choice& by, One one, int line = __builtin_LINE()) const {
-    const id table = make::route(*g, by.scores.i, by.k.d, line);
+    const id table = make_node::route(*g, by.scores.i, by.k.d, line);
     if (has("router_loss")) measure_balance(by.scores, table, line);
     block_scope e{g, options, at(name).path, table, by.scores.cols().d};
-    const ex y = one(e, ex{g, make::dispatch(*g, x.i, table, routed_by::token, line)});
-    ex weight{g, make::dispatch(*g, by.weights.i, table, routed_by::both, line)};
+    const ex y = one(e, ex{g, make_node::dispatch(*g, x.i, table, routed_by::token, line)});
+    ex weight{g, make_node::dispatch(*g, by.weights.i, table, routed_by::both, line)};
     if (by.normalized) {
-      const id sums = make::combine(*g, weight.i, table, routed_by::token, rows_of(x, 1).i, line);
-      weight = weight / at_line({g, make::dispatch(*g, sums, table, routed_by::token, line)}, line);
+      const id sums = make_node::combine(*g, weight.i, table, routed_by::token, rows_of(x, 1).i, line);
+      weight = weight / at_line({g, make_node::dispatch(*g, sums, table, routed_by::token, line)}, line);
     }
     const ex like = rows_of(x, y.cols());
-    return {g, make::combine(*g, mul(weight, at_line(y, line)).i, table, routed_by::token, like.i, line)};
+    return {g, make_node::combine(*g, mul(weight, at_line(y, line)).i, table, routed_by::token, like.i, line)};
   }
   // In the formula of an expert: adds "NAME" [experts, columns of y] of the expert of each row.
   constexpr ex expert_bias(const char* name, ex y, int line = __builtin_LINE()) const {
     const ex b = scope{g, path}.leaf(op::base, {name, line}, 2, 1, 1, extent{g, expert_count}, y.cols());
-    const id each = make::reshape(*g, b.i, {1}, expert_count, {1}, y.cols().d, line);
-    return {g, make::add(*g, y.i, make::dispatch(*g, each, routing, routed_by::expert, line), line)};
+    const id each = make_node::reshape(*g, b.i, {1}, expert_count, {1}, y.cols().d, line);
+    return {g, make_node::add(*g, y.i, make_node::dispatch(*g, each, routing, routed_by::expert, line), line)};
   }
 
   // ---- operations on rows
@@ -160,17 +160,18 @@ struct block_scope {
     if (has("no_rope")) return x;
     const bool partial = has("partial_rotary");
     const ex table = root().frozen({"rotary", line}, size("context"), size(partial ? "rotary_dim" : "head_dim"));
-    const id turn = make::gather(*g, table.i, positions().i, false);
-    if (!partial) return {g, make::rope(*g, x.i, turn, false, line)};
-    const extent head = size("head_dim"), turned = size("rotary_dim"), heads = x.cols() / divisor(head, line);
+    const id angles = make_node::gather(*g, table.i, positions().i, false);
+    if (!partial) return {g, make_node::rope(*g, x.i, angles, false, line)};
+    const extent head = size("head_dim"), rotary = size("rotary_dim"), heads = x.cols() / divisor(head, line);
     const ex per_head = reshape(x, 1, x.rows(), heads, head, line);
-    const ex first = reshape(slice(per_head, 3, 0, turned, line), 1, 1, x.rows(), heads * turned, line);
-    const ex rotated = reshape({g, make::rope(*g, first.i, turn, false, line)}, 1, x.rows(), heads, turned, line);
-    const ex rest = slice(per_head, 3, turned, head - divisor(turned, line), line);
+    const ex first = reshape(slice(per_head, 3, 0, rotary, line), 1, 1, x.rows(), heads * rotary, line);
+    const ex rotated =
+        reshape({g, make_node::rope(*g, first.i, angles, false, line)}, 1, x.rows(), heads, rotary, line);
+    const ex rest = slice(per_head, 3, rotary, head - divisor(rotary, line), line);
     return reshape(concat(rotated, rest, 3, line), 1, 1, x.rows(), x.cols(), line);
   }
   // softmax(q kᵀ / √head_dim) v of each head. Several query heads may share a head of keys and values (GQA). The call
-  // brings the attention range of each row, in its own rows or in the KV cache.
+  // supplies the attention range of each row, in its own rows or in the KV cache.
   constexpr ex attention(ex q, ex k, ex v, ex sinks = {}, int line = __builtin_LINE()) const {
     return attention(concat(concat(q, k, 3, line), v, 3, line), q.cols(), sinks, line);
   }
@@ -185,7 +186,7 @@ struct block_scope {
       qkv = concat(mul(root().scalar("attention_factor"), {q, line}), kv, 3, line);
     }
     const bool drops = options->dropped && has("attention_dropout");
-    const ex span = root().leaf(op::ids, {"attention_range", line}, 2, 1, 1, drops ? 5 : 3, qkv.rows());
+    const ex ranges = root().leaf(op::ids, {"attention_range", line}, 2, 1, 1, drops ? 5 : 3, qkv.rows());
     id cache = none_id;
     if (options->cached)
       cache = root()
@@ -195,22 +196,22 @@ struct block_scope {
     const bool has_sinks = sinks.g != nullptr;
     if (has_sinks) {  // every row has the sinks as further columns, so that their gradient is a sum over rows
       const dim width = (*qkv).cols(), whole = g->plus(width, (*sinks).rows());
-      const id right = make::pad(*g, make::as_row(*g, sinks.i), 3, width, whole, line);
-      qkv = {g, make::add(*g, make::pad(*g, qkv.i, 3, {0}, whole, line), right, line)};
+      const id right = make_node::pad(*g, make_node::as_row(*g, sinks.i), 3, width, whole, line);
+      qkv = {g, make_node::add(*g, make_node::pad(*g, qkv.i, 3, {0}, whole, line), right, line)};
     }
-    return {g, make::attention(*g, qkv.i, span.i, cache, queries.d, size("head_dim").d, line,
-                               {options->attention_soft_cap, has_sinks})};
+    return {g, make_node::attention(*g, qkv.i, ranges.i, cache, queries.d, size("head_dim").d, line,
+                                    {options->attention_soft_cap, has_sinks})};
   }
   // In training each element of x is zero with the model's rate. `name` distinguishes this dropout from the block's
   // others, so that they draw different numbers.
   constexpr ex dropout(const char* name, ex x, int line = __builtin_LINE()) const {
     if (!options->dropped) return x;
     const ex seed = root().leaf(op::ids, "seed", 1, 1, 1, 1, 1);
-    return {g, make::dropout(*g, x.i, seed.i, root().scalar("dropout").i, {salt(path, name)}, line)};
+    return {g, make_node::dropout(*g, x.i, seed.i, root().scalar("dropout").i, {salt(path, name)}, line)};
   }
   // Applies the activation that the model's configuration names, or else the architecture's:  m.activated(x, op::silu)
   constexpr ex activated(ex x, op usual, int line = __builtin_LINE()) const {
-    return {g, make::unary(*g, options->activation == op::detach ? usual : options->activation, x.i, line)};
+    return {g, make_node::unary(*g, options->activation == op::detach ? usual : options->activation, x.i, line)};
   }
   // c tanh(x / c) with the configuration's number c, where the model has this soft cap; else x.
   constexpr ex soft_capped(ex x, const char* cap, int line = __builtin_LINE()) const {
@@ -218,12 +219,12 @@ struct block_scope {
     const ex c = root().scalar({cap, line});
     return mul(c, {tanh({x / graft::at{c, line}, line}), line});
   }
-  // The call brings the position of each row in its sequence.
+  // The call supplies the position of each row in its sequence.
   constexpr ex positions() const { return root().leaf(op::ids, "positions", 1, 1, 1, 1, root().tokens()); }
   // The loss of each row is log Σ exp(logits) - logits[label], and zero where the label is negative.
   constexpr ex cross_entropy(ex logits, int line = __builtin_LINE()) const {
     const ex labels = root().leaf(op::ids, {"labels", line}, 1, 1, 1, 1, root().tokens());
-    return {g, make::cross_entropy(*g, logits.i, labels.i, line)};
+    return {g, make_node::cross_entropy(*g, logits.i, labels.i, line)};
   }
 
  private:
@@ -243,9 +244,9 @@ struct block_scope {
     id routing = none_id;
     constexpr ex operator()(ex w, ex x) const {
       if (routing >= 0)
-        return {x.g, literal ? make::grouped_matmul(*x.g, x.i, w.i, routing, true, line)
+        return {x.g, literal ? make_node::grouped_matmul(*x.g, x.i, w.i, routing, true, line)
                              : apply_experts(*x.g, w.i, x.i, routing)};
-      return {x.g, literal ? make::matmul(*x.g, x.i, w.i, false, true, line) : apply(*x.g, w.i, x.i)};
+      return {x.g, literal ? make_node::matmul(*x.g, x.i, w.i, false, true, line) : apply(*x.g, w.i, x.i)};
     }
   };
   constexpr layer layer_at(const char* name) const {
@@ -339,7 +340,7 @@ struct block_scope {
   }
   constexpr ex dropped(scope p, ex x, int line) const {
     const ex seed = root().leaf(op::ids, "seed", 1, 1, 1, 1, 1);
-    return {g, make::dropout(*g, x.i, seed.i, p.scalar("dropout").i, {salt(p.path, "dropout")}, line)};
+    return {g, make_node::dropout(*g, x.i, seed.i, p.scalar("dropout").i, {salt(p.path, "dropout")}, line)};
   }
   constexpr ex expert_weight(leaf_name name, extent rows, extent cols) const {
     return scope{g, path}.leaf(op::base, name, 3, 1, extent{g, expert_count}, rows, cols);
@@ -350,11 +351,11 @@ struct block_scope {
   constexpr void measure_balance(ex scores, id table, int line) const {
     const id weights = root().leaf(op::state, {router_loss_names::row_weights, line}, 2, 1, 1, root().tokens(), 1).i;
     const dim experts = scores.cols().d;
-    const id chosen = make::dispatch(*g, weights, table, routed_by::token, line);
+    const id chosen = make_node::dispatch(*g, weights, table, routed_by::token, line);
     const id like = g->leaf(op::zero, "0", 0, 3, {1}, experts, {1}, {1});
-    const id counts = make::combine(*g, chosen, table, routed_by::expert, like, line);
-    const id sums = make::matmul(*g, weights, softmax(scores).i, true, false, line);
-    g->add_output(make::reshape(*g, counts, {1}, {1}, {1}, experts, line), router_loss_names::counts);
+    const id counts = make_node::combine(*g, chosen, table, routed_by::expert, like, line);
+    const id sums = make_node::matmul(*g, weights, softmax(scores).i, true, false, line);
+    g->add_output(make_node::reshape(*g, counts, {1}, {1}, {1}, experts, line), router_loss_names::counts);
     g->add_output(sums, router_loss_names::sums);
   }
   // Zeros, whose shape is a row for each row of x.
@@ -376,13 +377,13 @@ struct block_scope {
     if (has_bias == bias::yes) b = l.here.leaf(trained ? op::param : op::base, {"bias", line}, 1, 1, 1, n, 1);
     const base_tensors base{weight, b};
     for (const adapter_rule& a : l.by) b = a.adapter.adapted_bias(l.of(a), b, base);
-    return {g, make::add(*g, y.i, make::as_row(*g, b.i), line)};
+    return {g, make_node::add(*g, y.i, make_node::as_row(*g, b.i), line)};
   }
   constexpr ex norm_weight(const char* name, extent n, int line) const {
     return adapted(layer_at(name), at(name).leaf(op::base, {"weight", line}, 1, 1, 1, n, 1));
   }
-  constexpr ex unit(ex x, bool rms, int line) const {
-    return {g, make::normalize(*g, x.i, root().scalar("eps").i, rms, line)};
+  constexpr ex normalized_rows(ex x, bool rms, int line) const {
+    return {g, make_node::normalize(*g, x.i, root().scalar("eps").i, rms, line)};
   }
   // Hashes the path of a dropout (FNV-1a), so that each dropout of a block draws different numbers.
   constexpr int salt(int where, const char* name) const {

@@ -81,7 +81,7 @@ constexpr builder capture(const layer_formula& f, lowering level, bool keep_grad
     if (v.a >= 0) v.a = moved_to[v.a];
     if (v.b >= 0) v.b = moved_to[v.b];
     if (v.c >= 0) v.c = moved_to[v.c];
-    moved_to[i] = v.what == op::param ? make::unary(g, op::detach, i) : g.emit(v);
+    moved_to[i] = v.what == op::param ? make_node::unary(g, op::detach, i) : g.emit(v);
   }
   return moved_to[root];
 }
@@ -93,7 +93,7 @@ constexpr builder capture_to_differentiate(const layer_formula& f, lowering leve
   const scope p{&g};
   const ex w = adapted_weight(f, p), b = adapted_bias(f, p), x = f.kind.input(p, w);
   const ex seen = f.adapter.input_gradient_weight(p, f.kind.matrix(p, f.kind.weight(p)));
-  const ex zero_bias{&g, make::zero_of(g, b.i, b.i)};
+  const ex zero_bias{&g, make_node::zero_of(g, b.i, b.i)};
   const ex fixed = level == lowering::by_rows ? ex{&g, with_detached_parameters(g, seen.i)} : detach(seen);
   const ex y = f.kind.run(p, w, b, detach(x), level) + f.kind.run(p, fixed, zero_bias, x, level);
   g.add_output(y.i, "y");
@@ -126,7 +126,7 @@ constexpr builder capture_backward_folded(const layer_formula& f) {
   builder g;
   const scope p{&g};
   const ex w = adapted_weight(f, p), b = adapted_bias(f, p), x = f.kind.input(p, w);
-  const ex zero_bias{&g, make::zero_of(g, b.i, b.i)};
+  const ex zero_bias{&g, make_node::zero_of(g, b.i, b.i)};
   const ex y =
       f.kind.run(p, w, b, detach(x), lowering::fast) + f.kind.run(p, detach(w), zero_bias, x, lowering::literal);
   g.add_output(y.i, "y");

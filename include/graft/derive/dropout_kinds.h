@@ -23,8 +23,8 @@ struct dropout_kinds {
 // Makes a mask in the shape of `zeros`: 1 where a value stays and 0 where it is dropped.
 constexpr ex keep_mask_of(ex zeros, ex seed, ex rate, int salt, int line) {
   builder& g = *zeros.g;
-  const id ones = make::add(g, zeros.i, g.constant(1), line);
-  return {&g, make::unary(g, op::step, make::dropout(g, ones, seed.i, rate.i, {salt}, line), line)};
+  const id ones = make_node::add(g, zeros.i, g.constant(1), line);
+  return {&g, make_node::unary(g, op::step, make_node::dropout(g, ones, seed.i, rate.i, {salt}, line), line)};
 }
 // Drops blocks of the rotation R of W in the weight `made`, which a formula captured from the node numbered `first` on:
 // R becomes m (R - I) + I, where mask(zeros) gives m, 0 or 1 for each block.

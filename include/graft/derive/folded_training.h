@@ -25,20 +25,20 @@ constexpr id as_single_matmul(builder& g, const node& v) {
   if (v.what != op::mul) return none_id;
   const node p = g.n[v.a], q = g.n[v.b];
   if (p.what == op::matmul && q.what == op::matmul && same_shape(p, q) && is_one_matrix(v)) {
-    auto rows = [&](id a, bool flipped) { return flipped ? make::transpose(g, a) : a; };
-    return make::matmul(g, make::row_kron(g, rows(p.a, p.ta), rows(q.a, q.ta)),
-                        make::row_kron(g, rows(p.b, !p.tb), rows(q.b, !q.tb)), false, true, v.line);
+    auto rows = [&](id a, bool flipped) { return flipped ? make_node::transpose(g, a) : a; };
+    return make_node::matmul(g, make_node::row_kron(g, rows(p.a, p.ta), rows(q.a, q.ta)),
+                             make_node::row_kron(g, rows(p.b, !p.tb), rows(q.b, !q.tb)), false, true, v.line);
   }
   for (int k = 0; k < 2; ++k)
     if (const node m = g.n[v.operand(1 - k)]; is_scalar(g.n[v.operand(k)]) && m.what == op::matmul) {
       auto scaled = [&](id f) {
         const node shape = g.n[f];
-        if (shape.what != op::reshape) return make::mul(g, v.operand(k), f);
-        const id below = make::mul(g, v.operand(k), shape.a);  // fuses with the operation below the reshape
-        return make::reshape(g, below, shape.d[0], shape.d[1], shape.d[2], shape.d[3], shape.line);
+        if (shape.what != op::reshape) return make_node::mul(g, v.operand(k), f);
+        const id below = make_node::mul(g, v.operand(k), shape.a);  // fuses with the operation below the reshape
+        return make_node::reshape(g, below, shape.d[0], shape.d[1], shape.d[2], shape.d[3], shape.line);
       };
-      if (is_stored(g, m.a)) return make::matmul(g, m.a, scaled(m.b), m.ta, m.tb, v.line, m.sum);
-      return make::matmul(g, scaled(m.a), m.b, m.ta, m.tb, v.line, m.sum);
+      if (is_stored(g, m.a)) return make_node::matmul(g, m.a, scaled(m.b), m.ta, m.tb, v.line, m.sum);
+      return make_node::matmul(g, scaled(m.a), m.b, m.ta, m.tb, v.line, m.sum);
     }
   return none_id;
 }
@@ -53,11 +53,12 @@ constexpr id as_single_reduction(builder& g, const node& v, const sequence<bool>
     const node branch = g.n[sum.a];
     if (!data[sum.a] || !data[sum.b] || branch.what != op::matmul || branch.ta || branch.sum || data[branch.b])
       continue;
-    const id p = branch.tb ? make::transpose(g, branch.b) : branch.b;
-    const id both = make::mul(g, make::matmul(g, branch.a, make::matmul(g, sum.b, a, false, true), true), p);
+    const id p = branch.tb ? make_node::transpose(g, branch.b) : branch.b;
+    const id both =
+        make_node::mul(g, make_node::matmul(g, branch.a, make_node::matmul(g, sum.b, a, false, true), true), p);
     node columns = g.shaped(op::sum_to, both, both);
     columns.d[2] = {1};
-    return make::reshape(g, g.emit(columns), v.d[0], v.d[1], v.d[2], v.d[3], v.line);
+    return make_node::reshape(g, g.emit(columns), v.d[0], v.d[1], v.d[2], v.d[3], v.line);
   }
   return none_id;
 }
@@ -69,9 +70,9 @@ constexpr id pull_out_column_factor(builder& g, const node& v, const sequence<bo
     const id f = m.operand(k), rest = m.operand(1 - k);
     if (is_scalar(g.n[f]) || data[f] || !same_shape(g.n[rest], m)) continue;
     if (v.tb && !data[rest] && is_column(g, f) && is_leaf(g.n[rest].what))
-      return make::mul(g, make::matmul(g, v.a, rest, v.ta, v.tb, v.line), make::as_row(g, f));
+      return make_node::mul(g, make_node::matmul(g, v.a, rest, v.ta, v.tb, v.line), make_node::as_row(g, f));
     if (!v.tb && v.ta && data[rest] && is_row(g, f))
-      return make::mul(g, make::matmul(g, v.a, rest, v.ta, v.tb, v.line), f);
+      return make_node::mul(g, make_node::matmul(g, v.a, rest, v.ta, v.tb, v.line), f);
   }
   return none_id;
 }
@@ -82,7 +83,7 @@ constexpr id split_outer_product(builder& g, const node& v, const sequence<bool>
     const node m = g.n[v.operand(1 - k)];
     if (m.what != op::mul || !data[z] || data[v.operand(1 - k)] || !same_shape(g.n[z], v)) continue;
     if (same_shape(g.n[m.a], m) || same_shape(g.n[m.b], m)) continue;
-    return make::mul(g, make::mul(g, z, m.a, v.line), m.b, v.line);
+    return make_node::mul(g, make_node::mul(g, z, m.a, v.line), m.b, v.line);
   }
   return none_id;
 }
@@ -94,14 +95,15 @@ constexpr id pull_out_scalar(builder& g, const node& v, const sequence<bool>& da
   const node m = g.n[z.b];
   for (int k = 0; k < 2; ++k)
     if (is_scalar(g.n[m.operand(k)]) && is_stored(g, m.operand(1 - k)))
-      return make::mul(g, m.operand(k), make::matmul(g, make::matmul(g, z.a, m.operand(1 - k), false, z.tb), v.b, true),
-                       v.line);
+      return make_node::mul(g, m.operand(k),
+                            make_node::matmul(g, make_node::matmul(g, z.a, m.operand(1 - k), false, z.tb), v.b, true),
+                            v.line);
   return none_id;
 }
 [[gnu::cold]] constexpr id rebuild_folded(builder& g, const node& v, const sequence<bool>& data) {
-  auto known = [&](id i) { return i < 0 || !data[i]; };
+  auto is_parameter = [&](id i) { return i < 0 || !data[i]; };
   id made = none_id;
-  if (known(v.a) && known(v.b) && v.a >= 0) made = as_single_matmul(g, v);
+  if (is_parameter(v.a) && is_parameter(v.b) && v.a >= 0) made = as_single_matmul(g, v);
   if (v.what == op::sum_to) made = as_single_reduction(g, v, data);
   if (v.what == op::matmul) made = pull_out_column_factor(g, v, data);
   if (v.what == op::matmul && made < 0) made = pull_out_scalar(g, v, data);

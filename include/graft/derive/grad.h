@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// grad: reverse-mode differentiation of a graph, in one loop over the forward graph from its end. Given dy, the graph
-// gains dx (dgrad) and the gradient of every parameter that the output depends on (wgrad); detach and frozen leaves
-// stop it. The rule of an operation is its adjoint, written with other operations.
+// grad: reverse-mode differentiation (autograd) of a graph, in one loop over the forward graph from its end. Given dy,
+// the graph gains dx (dgrad) and the gradient of every parameter that the output depends on (wgrad); detach and frozen
+// leaves stop it. The rule of an operation is its adjoint, written with other operations.
 #pragma once
 #include <graft/derive/traversal.h>
 #include <graft/graph/rules_experts.h>
@@ -16,45 +16,47 @@ struct adjoints {
 
   [[gnu::cold, gnu::noinline]] constexpr void push(id to, id value) {
     if (!wanted[to]) return;
-    const id fitted = make::sum_to(g, value, to);
+    const id fitted = make_node::sum_to(g, value, to);
     d[to] = d[to] < 0 ? fitted : added(d[to], fitted);
   }
   // Adds two gradients. A term with dropout comes last, because the launch of the product that begins the sum also
-  // computes what such a term reads (plan/dropout_branch.h).
+  // computes what such a term reads (plan/launch/dropout_gemm.h).
   constexpr id added(id sum, id more) {
     const node v = g.n[sum];
-    if (g.is(more, op::dropout)) return make::add(g, sum, more);
-    if (v.what == op::dropout) return make::add(g, more, sum);
-    return v.what == op::add && g.is(v.b, op::dropout) ? make::add(g, added(v.a, more), v.b) : make::add(g, sum, more);
+    if (g.is(more, op::dropout)) return make_node::add(g, sum, more);
+    if (v.what == op::dropout) return make_node::add(g, more, sum);
+    return v.what == op::add && g.is(v.b, op::dropout) ? make_node::add(g, added(v.a, more), v.b)
+                                                       : make_node::add(g, sum, more);
   }
-  constexpr id half_over(id t, id v) { return make::div(g, make::mul(g, g.constant(0.5), t), v); }
+  constexpr id half_quotient(id t, id v) { return make_node::div(g, make_node::mul(g, g.constant(0.5), t), v); }
 
   // c exp(-k x²)
-  constexpr id bell(id x, double k, double c) {
-    const id square = make::mul(g, g.constant(-k), make::mul(g, x, x));
-    return make::mul(g, g.constant(c), make::unary(g, op::exp, square));
+  constexpr id gaussian(id x, double k, double c) {
+    const id square = make_node::mul(g, g.constant(-k), make_node::mul(g, x, x));
+    return make_node::mul(g, g.constant(c), make_node::unary(g, op::exp, square));
   }
   // The derivative of silu, y = x σ(x), is σ + y (1 - σ).
   constexpr id silu_slope(id x, id y) {
-    const id s = make::unary(g, op::sigmoid, x), rest = make::sub(g, g.constant(1), s);
-    return make::add(g, s, make::mul(g, y, rest));
+    const id s = make_node::unary(g, op::sigmoid, x), rest = make_node::sub(g, g.constant(1), s);
+    return make_node::add(g, s, make_node::mul(g, y, rest));
   }
   // The derivative of gelu, x Φ(x), is Φ(x) + x φ(x), where Φ is the normal distribution and φ its density.
   constexpr id gelu_slope(id x) {
-    const id inner = make::unary(g, op::erf, make::mul(g, g.constant(0.70710678118654752440), x));
-    const id cumulative = make::add(g, g.constant(0.5), make::mul(g, g.constant(0.5), inner));
-    return make::add(g, cumulative, make::mul(g, x, bell(x, 0.5, 0.39894228040143267794)));
+    const id inner = make_node::unary(g, op::erf, make_node::mul(g, g.constant(0.70710678118654752440), x));
+    const id cumulative = make_node::add(g, g.constant(0.5), make_node::mul(g, g.constant(0.5), inner));
+    return make_node::add(g, cumulative, make_node::mul(g, x, gaussian(x, 0.5, 0.39894228040143267794)));
   }
   // The derivative of x (1 + tanh u) / 2 with u = c (x + k x³) is (1 + tanh u) / 2 + x (1 - tanh² u) u' / 2.
   constexpr id gelu_tanh_slope(id x) {
     const double c = 0.79788456080286535588, k = 0.044715;
-    const id square = make::mul(g, x, x);
-    const id u = make::mul(g, x, make::add(g, g.constant(c), make::mul(g, g.constant(c * k), square)));
-    const id du = make::add(g, g.constant(c), make::mul(g, g.constant(3 * c * k), square));
-    const id curve = make::unary(g, op::tanh, u);
-    const id half = make::mul(g, g.constant(0.5), make::add(g, curve, g.constant(1)));
-    const id rest = make::sub(g, g.constant(1), make::mul(g, curve, curve));
-    return make::add(g, half, make::mul(g, g.constant(0.5), make::mul(g, x, make::mul(g, rest, du))));
+    const id square = make_node::mul(g, x, x);
+    const id u = make_node::mul(g, x, make_node::add(g, g.constant(c), make_node::mul(g, g.constant(c * k), square)));
+    const id du = make_node::add(g, g.constant(c), make_node::mul(g, g.constant(3 * c * k), square));
+    const id curve = make_node::unary(g, op::tanh, u);
+    const id half = make_node::mul(g, g.constant(0.5), make_node::add(g, curve, g.constant(1)));
+    const id rest = make_node::sub(g, g.constant(1), make_node::mul(g, curve, curve));
+    return make_node::add(g, half,
+                          make_node::mul(g, g.constant(0.5), make_node::mul(g, x, make_node::mul(g, rest, du))));
   }
 
   [[gnu::cold]] constexpr void matmul(const node& v, id t) {
@@ -64,7 +66,7 @@ struct adjoints {
       bool shared = false;
       for (int i = 0; i < 2; ++i)
         shared = shared || (like.d[i] == dim{1} && (g.n[a].d[i] != dim{1} || g.n[b].d[i] != dim{1}));
-      return make::matmul(g, a, b, ta, tb, v.line, shared);
+      return make_node::matmul(g, a, b, ta, tb, v.line, shared);
     };
     if (wanted[v.a]) push(v.a, v.ta ? product(v.b, t, v.tb, true, p) : product(t, v.b, false, !v.tb, p));
     if (wanted[v.b]) push(v.b, v.tb ? product(t, v.a, true, v.ta, q) : product(v.a, t, !v.ta, false, q));
@@ -73,40 +75,41 @@ struct adjoints {
   // (Walter and Lehmann 2010, Algorithmic differentiation of linear algebra functions).
   constexpr void orthonormal(id q, const node& v, id t) {
     const dim n = v.d[3];
-    const id m = make::negate(g, make::matmul(g, t, q, true, false));
-    const id above = make::unary(g, op::upper, make::transpose(g, m));
-    const id diagonal = make::mul(g, m, g.leaf(op::eye, "I", 0, 2, {1}, {1}, n, n));
-    const id sym = make::add(g, make::add(g, above, make::transpose(g, above)), diagonal);
-    const id back = make::inverse(g, make::matmul(g, q, v.a, true, false));
-    push(v.a, make::matmul(g, make::add(g, t, make::matmul(g, q, sym)), back, false, true));
+    const id m = make_node::negate(g, make_node::matmul(g, t, q, true, false));
+    const id above = make_node::unary(g, op::upper, make_node::transpose(g, m));
+    const id diagonal = make_node::mul(g, m, g.leaf(op::eye, "I", 0, 2, {1}, {1}, n, n));
+    const id sym = make_node::add(g, make_node::add(g, above, make_node::transpose(g, above)), diagonal);
+    const id back = make_node::inverse(g, make_node::matmul(g, q, v.a, true, false));
+    push(v.a, make_node::matmul(g, make_node::add(g, t, make_node::matmul(g, q, sym)), back, false, true));
   }
   // For y = x R the gradients are dx = dy Rᵀ and dR = xᵀ dy. For a single orthogonal R dR is also xᵀ dx R: then dy need
   // not be in memory where the GEMM that computes it applies the rotation in its epilogue.
   constexpr void rotated(const node& v, id t) {
-    const id dx = wanted[v.a] ? make::rotate(g, t, v.b, !v.tb) : none_id;
+    const id dx = wanted[v.a] ? make_node::rotate(g, t, v.b, !v.tb) : none_id;
     const bool from_dx = dx >= 0 && g.n[v.b].orthogonal && g.n[v.b].d[0] == dim{1};
     if (wanted[v.b]) {
-      const id sum = make::rotate_grad(g, v.a, from_dx ? dx : t, v.b, v.tb);
-      push(v.b, !from_dx ? sum : v.tb ? make::matmul(g, v.b, sum) : make::matmul(g, sum, v.b));
+      const id sum = make_node::rotate_grad(g, v.a, from_dx ? dx : t, v.b, v.tb);
+      push(v.b, !from_dx ? sum : v.tb ? make_node::matmul(g, v.b, sum) : make_node::matmul(g, sum, v.b));
     }
     if (dx >= 0) push(v.a, dx);
   }
   constexpr void kron(const node& v, id t) {
     const node p = g.n[v.a], q = g.n[v.b];
     const id blocks =
-        make::permute(g, make::reshape(g, t, p.d[2], q.d[2], p.d[3], q.d[3]), 0, 2, 1, 3);  // [a, c, b, d]
-    const id flat = make::reshape(g, blocks, {1}, {1}, g.times(p.d[2], p.d[3]), g.times(q.d[2], q.d[3]));
-    const id w1 = make::reshape(g, v.a, {1}, {1}, g.times(p.d[2], p.d[3]), {1});
-    const id w2 = make::reshape(g, v.b, {1}, {1}, g.times(q.d[2], q.d[3]), {1});
-    push(v.a, make::reshape_like(g, make::matmul(g, flat, w2), v.a));
-    push(v.b, make::reshape_like(g, make::matmul(g, flat, w1, true, false), v.b));
+        make_node::permute(g, make_node::reshape(g, t, p.d[2], q.d[2], p.d[3], q.d[3]), 0, 2, 1, 3);  // [a, c, b, d]
+    const id flat = make_node::reshape(g, blocks, {1}, {1}, g.times(p.d[2], p.d[3]), g.times(q.d[2], q.d[3]));
+    const id w1 = make_node::reshape(g, v.a, {1}, {1}, g.times(p.d[2], p.d[3]), {1});
+    const id w2 = make_node::reshape(g, v.b, {1}, {1}, g.times(q.d[2], q.d[3]), {1});
+    push(v.a, make_node::reshape_like(g, make_node::matmul(g, flat, w2), v.a));
+    push(v.b, make_node::reshape_like(g, make_node::matmul(g, flat, w1, true, false), v.b));
   }
   constexpr void row_kron(const node& v, id t) {
     const node p = g.n[v.a], q = g.n[v.b];
-    const id cube = make::reshape(g, t, {1}, v.d[2], p.d[3], q.d[3]);
-    const id a = make::reshape(g, v.a, {1}, v.d[2], p.d[3], {1}), b = make::reshape(g, v.b, {1}, v.d[2], q.d[3], {1});
-    push(v.a, make::reshape_like(g, make::matmul(g, cube, b), v.a));
-    push(v.b, make::reshape_like(g, make::matmul(g, cube, a, true, false), v.b));
+    const id cube = make_node::reshape(g, t, {1}, v.d[2], p.d[3], q.d[3]);
+    const id a = make_node::reshape(g, v.a, {1}, v.d[2], p.d[3], {1}),
+             b = make_node::reshape(g, v.b, {1}, v.d[2], q.d[3], {1});
+    push(v.a, make_node::reshape_like(g, make_node::matmul(g, cube, b), v.a));
+    push(v.b, make_node::reshape_like(g, make_node::matmul(g, cube, a, true, false), v.b));
   }
 
   [[gnu::cold]] constexpr void visit(id i, id t) {
@@ -129,79 +132,83 @@ struct adjoints {
       case op::route:  // which experts are chosen has no gradient
       case op::step: return;
       case op::add: push(v.a, t), push(v.b, t); return;
-      case op::sub: push(v.a, t), push(v.b, make::negate(g, t)); return;
+      case op::sub: push(v.a, t), push(v.b, make_node::negate(g, t)); return;
       case op::mul:
-        if (wanted[v.a]) push(v.a, make::mul(g, t, v.b));
-        if (wanted[v.b]) push(v.b, make::mul(g, t, v.a));
+        if (wanted[v.a]) push(v.a, make_node::mul(g, t, v.b));
+        if (wanted[v.b]) push(v.b, make_node::mul(g, t, v.a));
         return;
       case op::div:
-        if (wanted[v.a]) push(v.a, make::div(g, t, v.b));
-        if (wanted[v.b]) push(v.b, make::negate(g, make::div(g, make::mul(g, t, i), v.b)));
+        if (wanted[v.a]) push(v.a, make_node::div(g, t, v.b));
+        if (wanted[v.b]) push(v.b, make_node::negate(g, make_node::div(g, make_node::mul(g, t, i), v.b)));
         return;
       case op::minimum:
-        push(v.a, make::mul(g, t, make::unary(g, op::step, make::sub(g, v.b, v.a))));
-        push(v.b, make::mul(g, t, make::unary(g, op::step, make::sub(g, v.a, v.b))));
+        push(v.a, make_node::mul(g, t, make_node::unary(g, op::step, make_node::sub(g, v.b, v.a))));
+        push(v.b, make_node::mul(g, t, make_node::unary(g, op::step, make_node::sub(g, v.a, v.b))));
         return;
       case op::maximum:
-        push(v.a, make::mul(g, t, make::unary(g, op::step, make::sub(g, v.a, v.b))));
-        push(v.b, make::mul(g, t, make::unary(g, op::step, make::sub(g, v.b, v.a))));
+        push(v.a, make_node::mul(g, t, make_node::unary(g, op::step, make_node::sub(g, v.a, v.b))));
+        push(v.b, make_node::mul(g, t, make_node::unary(g, op::step, make_node::sub(g, v.b, v.a))));
         return;
-      case op::sqrt: push(v.a, half_over(t, i)); return;
-      case op::exp: push(v.a, make::mul(g, t, i)); return;
-      case op::log: push(v.a, make::div(g, t, v.a)); return;
-      case op::sin: push(v.a, make::mul(g, t, make::unary(g, op::cos, v.a))); return;
-      case op::cos: push(v.a, make::negate(g, make::mul(g, t, make::unary(g, op::sin, v.a)))); return;
-      case op::erf: push(v.a, make::mul(g, t, bell(v.a, 1.0, 2 * 0.56418958354775628695))); return;
-      case op::tanh: push(v.a, make::mul(g, t, make::sub(g, g.constant(1), make::mul(g, i, i)))); return;
-      case op::sigmoid: push(v.a, make::mul(g, t, make::mul(g, i, make::sub(g, g.constant(1), i)))); return;
-      case op::relu: push(v.a, make::mul(g, t, make::unary(g, op::step, v.a))); return;
-      case op::silu: push(v.a, make::mul(g, t, silu_slope(v.a, i))); return;
-      case op::gelu: push(v.a, make::mul(g, t, gelu_slope(v.a))); return;
-      case op::gelu_tanh: push(v.a, make::mul(g, t, gelu_tanh_slope(v.a))); return;
+      case op::sqrt: push(v.a, half_quotient(t, i)); return;
+      case op::exp: push(v.a, make_node::mul(g, t, i)); return;
+      case op::log: push(v.a, make_node::div(g, t, v.a)); return;
+      case op::sin: push(v.a, make_node::mul(g, t, make_node::unary(g, op::cos, v.a))); return;
+      case op::cos: push(v.a, make_node::negate(g, make_node::mul(g, t, make_node::unary(g, op::sin, v.a)))); return;
+      case op::erf: push(v.a, make_node::mul(g, t, gaussian(v.a, 1.0, 2 * 0.56418958354775628695))); return;
+      case op::tanh: push(v.a, make_node::mul(g, t, make_node::sub(g, g.constant(1), make_node::mul(g, i, i)))); return;
+      case op::sigmoid:
+        push(v.a, make_node::mul(g, t, make_node::mul(g, i, make_node::sub(g, g.constant(1), i))));
+        return;
+      case op::relu: push(v.a, make_node::mul(g, t, make_node::unary(g, op::step, v.a))); return;
+      case op::silu: push(v.a, make_node::mul(g, t, silu_slope(v.a, i))); return;
+      case op::gelu: push(v.a, make_node::mul(g, t, gelu_slope(v.a))); return;
+      case op::gelu_tanh: push(v.a, make_node::mul(g, t, gelu_tanh_slope(v.a))); return;
       case op::matmul: matmul(v, t); return;
-      case op::row_dot: push(v.a, make::mul(g, t, v.b)), push(v.b, make::mul(g, t, v.a)); return;
-      case op::transpose: push(v.a, make::transpose(g, t)); return;
-      case op::reshape: push(v.a, make::reshape_like(g, t, v.a)); return;
-      case op::permute: push(v.a, make::unpermute(g, t, v)); return;
-      case op::slice: push(v.a, make::pad(g, t, v.a, v)); return;
-      case op::pad: push(v.a, make::slice(g, t, v.k[0].v, v.k[1], g.n[v.a].d[v.k[0].v])); return;
+      case op::row_dot: push(v.a, make_node::mul(g, t, v.b)), push(v.b, make_node::mul(g, t, v.a)); return;
+      case op::transpose: push(v.a, make_node::transpose(g, t)); return;
+      case op::reshape: push(v.a, make_node::reshape_like(g, t, v.a)); return;
+      case op::permute: push(v.a, make_node::unpermute(g, t, v)); return;
+      case op::slice: push(v.a, make_node::pad(g, t, v.a, v)); return;
+      case op::pad: push(v.a, make_node::slice(g, t, v.k[0].v, v.k[1], g.n[v.a].d[v.k[0].v])); return;
       case op::concat: {
         const int axis = v.k[0].v;
         const dim first = g.n[v.a].d[axis], second = g.n[v.b].d[axis];
-        if (wanted[v.a]) push(v.a, make::slice(g, t, axis, {0}, first));
-        if (wanted[v.b]) push(v.b, make::slice(g, t, axis, first, second));
+        if (wanted[v.a]) push(v.a, make_node::slice(g, t, axis, {0}, first));
+        if (wanted[v.b]) push(v.b, make_node::slice(g, t, axis, first, second));
         return;
       }
-      case op::repeat: push(v.a, make::fold(g, t, g.n[v.a].d[3])); return;
-      case op::fold: push(v.a, make::repeat(g, t, g.n[v.a].d[3])); return;
-      case op::upper: push(v.a, make::unary(g, op::upper, t)); return;
-      case op::skew: push(v.a, make::unskew(g, t, v.a)); return;
-      case op::circulant: push(v.a, v.ta ? make::circulant(g, t, v.tb) : make::circulant_sum(g, t, v.a, v.tb)); return;
+      case op::repeat: push(v.a, make_node::fold(g, t, g.n[v.a].d[3])); return;
+      case op::fold: push(v.a, make_node::repeat(g, t, g.n[v.a].d[3])); return;
+      case op::upper: push(v.a, make_node::unary(g, op::upper, t)); return;
+      case op::skew: push(v.a, make_node::unskew(g, t, v.a)); return;
+      case op::circulant:
+        push(v.a, v.ta ? make_node::circulant(g, t, v.tb) : make_node::circulant_sum(g, t, v.a, v.tb));
+        return;
       case op::inverse:
-        push(v.a, make::negate(g, make::matmul(g, make::matmul(g, i, t, true), i, false, true)));
+        push(v.a, make_node::negate(g, make_node::matmul(g, make_node::matmul(g, i, t, true), i, false, true)));
         return;
       case op::orthonormal: orthonormal(i, v, t); return;
-      case op::neumann: push(v.a, make::neumann_grad(g, v.a, t, v.k[0])); return;
+      case op::neumann: push(v.a, make_node::neumann_grad(g, v.a, t, v.k[0])); return;
       case op::rotate: rotated(v, t); return;
       case op::kron: kron(v, t); return;
       case op::row_kron: row_kron(v, t); return;
-      case op::gather: push(v.a, make::scatter(g, t, v.b, v.ta, v.a)); return;
-      case op::place: push(v.a, make::pick(g, t, v.b, v.a)); return;
+      case op::gather: push(v.a, make_node::scatter(g, t, v.b, v.ta, v.a)); return;
+      case op::place: push(v.a, make_node::pick(g, t, v.b, v.a)); return;
       case op::pick: push(v.a, g.emit(g.shaped(op::place, v.a, t, v.b))); return;
       case op::softmax:
       case op::topk_softmax: push(v.a, g.emit(g.shaped(op::softmax_grad, i, i, t))); return;
-      case op::normalize: push(v.a, make::normalize_grad(g, v.a, v.b, t, v.k[0] == dim{1})); return;
-      case op::rope: push(v.a, make::rope(g, t, v.b, !v.tb)); return;
-      case op::dropout: push(v.a, make::dropout(g, t, v.b, v.c, v.k[0])); return;
-      case op::cross_entropy: push(v.a, make::cross_entropy_grad(g, v.a, v.b, t)); return;
-      case op::attention: push(v.a, make::attention_grad(g, v.a, v.b, t, i)); return;
-      case op::dispatch: push(v.a, make::combine(g, t, v.b, static_cast<routed_by>(v.k[0].v), v.a)); return;
-      case op::combine: push(v.a, make::dispatch(g, t, v.b, static_cast<routed_by>(v.k[0].v))); return;
+      case op::normalize: push(v.a, make_node::normalize_grad(g, v.a, v.b, t, v.k[0] == dim{1})); return;
+      case op::rope: push(v.a, make_node::rope(g, t, v.b, !v.tb)); return;
+      case op::dropout: push(v.a, make_node::dropout(g, t, v.b, v.c, v.k[0])); return;
+      case op::cross_entropy: push(v.a, make_node::cross_entropy_grad(g, v.a, v.b, t)); return;
+      case op::attention: push(v.a, make_node::attention_grad(g, v.a, v.b, t, i)); return;
+      case op::dispatch: push(v.a, make_node::combine(g, t, v.b, static_cast<routed_by>(v.k[0].v), v.a)); return;
+      case op::combine: push(v.a, make_node::dispatch(g, t, v.b, static_cast<routed_by>(v.k[0].v))); return;
       case op::grouped_matmul:
-        if (wanted[v.a]) push(v.a, make::grouped_matmul(g, t, v.b, v.c, !v.tb));
-        if (wanted[v.b]) push(v.b, make::grouped_wgrad(g, v.tb ? t : v.a, v.tb ? v.a : t, v.c, v.b));
+        if (wanted[v.a]) push(v.a, make_node::grouped_matmul(g, t, v.b, v.c, !v.tb));
+        if (wanted[v.b]) push(v.b, make_node::grouped_wgrad(g, v.tb ? t : v.a, v.tb ? v.a : t, v.c, v.b));
         return;
-      case op::patches: push(v.a, make::unpatch(g, t, v.a, v)); return;
+      case op::patches: push(v.a, make_node::unpatch(g, t, v.a, v)); return;
       case op::sum_to:
       case op::unskew:
       case op::neumann_grad:

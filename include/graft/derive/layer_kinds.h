@@ -18,7 +18,7 @@ constexpr id product_with(builder& g, id matrix, id x, lowering level) {
     case lowering::fast: return apply(g, matrix, x);
     case lowering::by_rows: return apply_by_rows(g, matrix, x);
   }
-  return make::matmul(g, x, matrix, false, true);
+  return make_node::matmul(g, x, matrix, false, true);
 }
 
 struct linear_kind {  // y = x W'ᵀ + b'
@@ -32,7 +32,7 @@ struct linear_kind {  // y = x W'ᵀ + b'
   static constexpr ex input(scope p, ex M) { return p.leaf(op::input, "x", 2, 1, 1, p.tokens(), M.cols()); }
   static constexpr ex run(scope p, ex M, ex b, ex x, lowering level) {
     builder& g = *p.g;
-    return {&g, make::add(g, product_with(g, M.i, x.i, level), make::as_row(g, b.i))};
+    return {&g, make_node::add(g, product_with(g, M.i, x.i, level), make_node::as_row(g, b.i))};
   }
 };
 
@@ -45,9 +45,9 @@ struct conv2d_kind {  // y = patches(x) W'ᵀ + b' (im2col); `tokens` counts ima
   }
   static constexpr ex matrix(scope p, ex W) {
     const node v = *W;
-    return {p.g, make::reshape(*p.g, W.i, {1}, {1}, v.d[0], p.g->times(v.d[1], p.g->times(v.d[2], v.d[3])))};
+    return {p.g, make_node::reshape(*p.g, W.i, {1}, {1}, v.d[0], p.g->times(v.d[1], p.g->times(v.d[2], v.d[3])))};
   }
-  static constexpr ex stored(scope p, ex M) { return {p.g, make::reshape_like(*p.g, M.i, weight(p).i)}; }
+  static constexpr ex stored(scope p, ex M) { return {p.g, make_node::reshape_like(*p.g, M.i, weight(p).i)}; }
   static constexpr ex input(scope p, ex) {
     const node w = *weight(p);
     const extent height = p.size("height", dyn, 32), width = p.size("width", dyn, 32);
@@ -56,13 +56,13 @@ struct conv2d_kind {  // y = patches(x) W'ᵀ + b' (im2col); `tokens` counts ima
   static constexpr ex run(scope p, ex M, ex b, ex x, lowering level) {
     builder& g = *p.g;
     const node w = *weight(p);
-    const make::patch_geometry s{w.d[2], w.d[3], p.size("stride", dyn, 1).d, p.size("padding", dyn, 1).d};
-    const id rows = make::patches(g, x.i, s);
+    const make_node::patch_geometry s{w.d[2], w.d[3], p.size("stride", dyn, 1).d, p.size("padding", dyn, 1).d};
+    const id rows = make_node::patches(g, x.i, s);
     const id product = product_with(g, M.i, rows, level);
-    const id planes = make::transpose(g, make::add(g, product, make::as_row(g, b.i)));
+    const id planes = make_node::transpose(g, make_node::add(g, product, make_node::as_row(g, b.i)));
     const node v = *x;
-    return {&g, make::reshape(g, planes, v.d[0], w.d[0], g.window(v.d[2], s.kernel_h, s.stride, s.pad),
-                              g.window(v.d[3], s.kernel_w, s.stride, s.pad))};
+    return {&g, make_node::reshape(g, planes, v.d[0], w.d[0], g.window(v.d[2], s.kernel_h, s.stride, s.pad),
+                                   g.window(v.d[3], s.kernel_w, s.stride, s.pad))};
   }
 };
 
@@ -77,7 +77,7 @@ struct embedding_kind {  // y = W'[ids]
   static constexpr ex input(scope p, ex) { return p.leaf(op::ids, "x", 1, 1, 1, 1, p.tokens()); }
   static constexpr ex run(scope p, ex M, ex, ex ids, lowering level) {
     builder& g = *p.g;
-    return {&g, level == lowering::literal ? make::gather(g, M.i, ids.i, false) : select(g, M.i, ids.i)};
+    return {&g, level == lowering::literal ? make_node::gather(g, M.i, ids.i, false) : select(g, M.i, ids.i)};
   }
 };
 
@@ -90,8 +90,8 @@ template <bool Rms> struct norm_kind {  // y = normalize(x) ⊙ w' + b'
   static constexpr ex input(scope p, ex) { return p.leaf(op::input, "x", 2, 1, 1, p.tokens(), outputs(p)); }
   static constexpr ex run(scope p, ex w, ex b, ex x, lowering) {
     builder& g = *p.g;
-    const id unit = make::normalize(g, x.i, p.scalar("eps").i, Rms);
-    return {&g, make::add(g, make::mul(g, unit, make::as_row(g, w.i)), make::as_row(g, b.i))};
+    const id unit = make_node::normalize(g, x.i, p.scalar("eps").i, Rms);
+    return {&g, make_node::add(g, make_node::mul(g, unit, make_node::as_row(g, w.i)), make_node::as_row(g, b.i))};
   }
 };
 
@@ -121,7 +121,7 @@ struct kind_rules {
   ex (*weight)(scope) = nullptr;      // the weight as it is stored
   ex (*matrix)(scope, ex) = nullptr;  // the stored weight in the shape that formulas see
   ex (*stored)(scope, ex) = nullptr;  // a weight of that shape in the stored one
-  ex (*input)(scope, ex) = nullptr;   // the leaf that a call brings
+  ex (*input)(scope, ex) = nullptr;   // the leaf that a call supplies
   ex (*run)(scope, ex matrix, ex bias, ex x, lowering) = nullptr;
 };
 template <class Kind> constexpr kind_rules rules_of() {

@@ -39,25 +39,25 @@ struct unmerging {
     const bool left = v.b < 0 || (has_w[v.a] && (!has_w[v.b] || same_shape(merge.n[v.a], v)));
     const id next = left ? v.a : v.b;
     switch (v.what) {
-      case op::add: rhs = make::sub(g, rhs, other(left ? v.b : v.a)); break;
-      case op::sub: rhs = left ? make::add(g, rhs, other(v.b)) : make::sub(g, other(v.a), rhs); break;
-      case op::mul: rhs = make::div(g, rhs, other(left ? v.b : v.a)); break;
-      case op::div: left ? void(rhs = make::mul(g, rhs, other(v.b))) : void(u.possible = false); break;
-      case op::transpose: rhs = make::transpose(g, rhs); break;
-      case op::reshape: rhs = make::reshape_like(g, rhs, v.a); break;
+      case op::add: rhs = make_node::sub(g, rhs, other(left ? v.b : v.a)); break;
+      case op::sub: rhs = left ? make_node::add(g, rhs, other(v.b)) : make_node::sub(g, other(v.a), rhs); break;
+      case op::mul: rhs = make_node::div(g, rhs, other(left ? v.b : v.a)); break;
+      case op::div: left ? void(rhs = make_node::mul(g, rhs, other(v.b))) : void(u.possible = false); break;
+      case op::transpose: rhs = make_node::transpose(g, rhs); break;
+      case op::reshape: rhs = make_node::reshape_like(g, rhs, v.a); break;
       case op::matmul: {
         if (!left || v.ta) {
           u.possible = false;
           break;
         }
         const id m = other(v.b);
-        rhs = merge.n[v.b].orthogonal ? make::matmul(g, rhs, m, false, !v.tb)
-                                      : make::matmul(g, rhs, make::inverse(g, m), false, v.tb);
+        rhs = merge.n[v.b].orthogonal ? make_node::matmul(g, rhs, m, false, !v.tb)
+                                      : make_node::matmul(g, rhs, make_node::inverse(g, m), false, v.tb);
         break;
       }
       case op::rotate:
-        rhs = merge.n[v.b].orthogonal ? make::rotate(g, rhs, v.b, !v.tb)
-                                      : make::rotate(g, rhs, make::inverse(g, v.b), v.tb);
+        rhs = merge.n[v.b].orthogonal ? make_node::rotate(g, rhs, v.b, !v.tb)
+                                      : make_node::rotate(g, rhs, make_node::inverse(g, v.b), v.tb);
         break;
       default: u.possible = false; break;
     }

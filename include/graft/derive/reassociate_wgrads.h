@@ -31,11 +31,11 @@ constexpr id reassociate_wgrad(builder& g, const node& v, const sequence<bool>& 
     const bool transposed_sum = k == 0 ? v.ta : v.tb;  // xᵀ d
     const id d = transposed_sum ? sum.b : sum.a, x = transposed_sum ? sum.a : sum.b;
     if (k == 0) {
-      const id narrow = make::matmul(g, x, factor, false, v.tb, v.line);
-      return make::matmul(g, d, narrow, true, false, v.line);
+      const id narrow = make_node::matmul(g, x, factor, false, v.tb, v.line);
+      return make_node::matmul(g, d, narrow, true, false, v.line);
     }
-    const id narrow = make::matmul(g, d, factor, false, !v.ta, v.line);
-    return make::matmul(g, narrow, x, true, false, v.line);
+    const id narrow = make_node::matmul(g, d, factor, false, !v.ta, v.line);
+    return make_node::matmul(g, narrow, x, true, false, v.line);
   }
   return g.emit(v);
 }

@@ -138,7 +138,7 @@ struct sharder : sharded_graph {
     at[i] = to_shard(i, axis, 1), where[i] = {kind::shard, axis};
   }
   // Emits node i on the shard that operand k is, giving a shard or a partial sum; false: the operand is needed whole.
-  constexpr bool passes(id i, int k) {
+  constexpr bool passes_shards(id i, int k) {
     const node& v = from[i];
     const op_row& of = row(v.what);
     const placement p = where[v.operand(k)];
@@ -188,7 +188,8 @@ struct sharder : sharded_graph {
     for (const bool costly : {true, false})  // operands that only an all-reduce makes whole decide first
       for (int k = 0; k < 3; ++k)
         if (const id o = v.operand(k); o >= 0 && replicable[o] != costly)
-          if ((where[o].what == kind::shard || where[o].what == kind::concatenated_shards) && passes(i, k)) return;
+          if ((where[o].what == kind::shard || where[o].what == kind::concatenated_shards) && passes_shards(i, k))
+            return;
     replicate_all(i);
   }
   // Outputs are shards where their sizes are divided, unless `whole` is set. Gradients of parameters are replicated, as

@@ -20,16 +20,17 @@ constexpr partial_loss partial_losses(sharded_graph& r, id logits, id labels) {
   const dim width = r.g.n[z].d[3];
   const id row = entropy(r.g.times(width, r.ranks_size)), minus_label = entropy(r.g.times(width, r.rank));
   const id row_max = r.g.emit(r.g.shaped(op::rank_max, row, row));
-  const id powers = make::unary(r.g, op::exp, make::sub(r.g, row, row_max));
-  const id all = make::add(r.g, row_max, make::unary(r.g, op::log, r.g.emit(r.g.shaped(op::rank_sum, powers, powers))));
+  const id powers = make_node::unary(r.g, op::exp, make_node::sub(r.g, row, row_max));
+  const id all =
+      make_node::add(r.g, row_max, make_node::unary(r.g, op::log, r.g.emit(r.g.shaped(op::rank_sum, powers, powers))));
   return {row, minus_label, all};
 }
 constexpr bool sharded_loss(sharded_graph& r, id i) {
   const node& v = r.from[i];
   if (r.where[v.a].axis != 3 || r.where[v.a].before != 1) return false;
   const partial_loss p = partial_losses(r, v.a, v.b);
-  const id picked = make::sub(r.g, p.row, p.minus_label);
-  r.at[i] = make::sub(r.g, p.all, r.g.emit(r.g.shaped(op::rank_sum, picked, picked)));
+  const id picked = make_node::sub(r.g, p.row, p.minus_label);
+  r.at[i] = make_node::sub(r.g, p.all, r.g.emit(r.g.shaped(op::rank_sum, picked, picked)));
   r.where[i] = {};
   return true;
 }
@@ -46,8 +47,9 @@ constexpr bool sharded_loss_grad(sharded_graph& r, id i) {
   };
   const dim width = r.g.n[z].d[3];
   const id minus_label = slope(r.g.times(width, r.rank)), softmax = slope(r.g.times(width, r.ranks_size));
-  const id less = make::sub(r.g, make::unary(r.g, op::exp, make::sub(r.g, p.row, p.all)), r.g.constant(1));
-  r.at[i] = make::add(r.g, minus_label, make::mul(r.g, softmax, less));
+  const id less =
+      make_node::sub(r.g, make_node::unary(r.g, op::exp, make_node::sub(r.g, p.row, p.all)), r.g.constant(1));
+  r.at[i] = make_node::add(r.g, minus_label, make_node::mul(r.g, softmax, less));
   r.where[i] = {placement::kind::shard, 3};
   return true;
 }

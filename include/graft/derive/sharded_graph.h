@@ -122,7 +122,7 @@ struct sharded_graph {
     dim outer = dim{static_cast<int>(p.before)}, inner = g.over(whole.d[p.axis], dim{static_cast<int>(p.before)});
     for (int k = 0; k < p.axis; ++k) outer = g.times(outer, whole.d[k]);
     for (int k = p.axis + 1; k < 4; ++k) inner = g.times(inner, whole.d[k]);
-    return make::reshape(g, value, {1}, {1}, outer, shared ? shard_of(inner) : inner);
+    return make_node::reshape(g, value, {1}, {1}, outer, shared ? shard_of(inner) : inner);
   }
   constexpr id to_replicated(id i) {
     const placement p = where[i];
@@ -141,7 +141,7 @@ struct sharded_graph {
     const dim width = v.d[3];
     v.k[0] = {3}, v.k[1] = g.times(width, rank), v.d[3] = g.times(width, ranks_size);
     const id padded = g.emit(v), all = g.emit(g.shaped(op::rank_sum, padded, padded));
-    return replicated_at[i] = make::reshape(g, all, whole.d[0], whole.d[1], whole.d[2], whole.d[3]);
+    return replicated_at[i] = make_node::reshape(g, all, whole.d[0], whole.d[1], whole.d[2], whole.d[3]);
   }
   constexpr id to_shard(id i, int axis, long long before) {
     if (where[i] == placement{kind::shard, axis, before}) return at[i];
@@ -150,8 +150,8 @@ struct sharded_graph {
     const id all = to_replicated(i), rows = flat(all, whole, {kind::shard, axis, before}, false);
     const dim width = shard_of(g.n[rows].d[3]);
     whole.d[axis] = shard_of(whole.d[axis]);
-    const id mine = make::slice(g, rows, 3, g.times(width, rank), width);
-    return make::reshape(g, mine, whole.d[0], whole.d[1], whole.d[2], whole.d[3]);
+    const id mine = make_node::slice(g, rows, 3, g.times(width, rank), width);
+    return make_node::reshape(g, mine, whole.d[0], whole.d[1], whole.d[2], whole.d[3]);
   }
 
   // ---- nodes

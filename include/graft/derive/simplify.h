@@ -17,11 +17,11 @@ namespace graft {
 constexpr id pushed_transpose(builder& g, id i) {
   if (!g.is(i, op::transpose)) return i;
   const node v = g.n[g.n[i].a];
-  auto t = [&](id a) { return make::transpose(g, a); };
-  if (v.what == op::add) return make::add(g, t(v.a), t(v.b));
-  if (v.what == op::sub) return make::sub(g, t(v.a), t(v.b));
-  if (v.what == op::mul && is_scalar(g.n[v.a])) return make::mul(g, v.a, t(v.b));
-  if (v.what == op::matmul && !v.sum) return make::matmul(g, v.b, v.a, !v.tb, !v.ta, v.line);
+  auto t = [&](id a) { return make_node::transpose(g, a); };
+  if (v.what == op::add) return make_node::add(g, t(v.a), t(v.b));
+  if (v.what == op::sub) return make_node::sub(g, t(v.a), t(v.b));
+  if (v.what == op::mul && is_scalar(g.n[v.a])) return make_node::mul(g, v.a, t(v.b));
+  if (v.what == op::matmul && !v.sum) return make_node::matmul(g, v.b, v.a, !v.tb, !v.ta, v.line);
   return i;
 }
 
@@ -35,27 +35,27 @@ constexpr id pushed_transpose(builder& g, id i) {
       case op::add:
       case op::sub: {
         const id left = row_inner(g, v.a, q, budget - 1), right = row_inner(g, v.b, q, budget - 1);
-        return v.what == op::add ? make::add(g, left, right) : make::sub(g, left, right);
+        return v.what == op::add ? make_node::add(g, left, right) : make_node::sub(g, left, right);
       }
       case op::mul:
-        if (is_scalar(g.n[v.a])) return make::mul(g, v.a, row_inner(g, v.b, q, budget - 1));
-        if (is_scalar(g.n[v.b])) return make::mul(g, v.b, row_inner(g, v.a, q, budget - 1));
+        if (is_scalar(g.n[v.a])) return make_node::mul(g, v.a, row_inner(g, v.b, q, budget - 1));
+        if (is_scalar(g.n[v.b])) return make_node::mul(g, v.b, row_inner(g, v.a, q, budget - 1));
         break;
       case op::matmul:
         if (!v.ta && nominal_count(g, v.a) < nominal_count(g, p) && !g.n[p].from_base) {
           // <B A, q> = <B, q Aᵀ>, and q Aᵀ is expanded in turn
           const node r = g.n[q];
-          auto times_A = [&](id m) { return make::matmul(g, m, v.b, false, !v.tb); };
+          auto times_A = [&](id m) { return make_node::matmul(g, m, v.b, false, !v.tb); };
           if (r.what == op::add || r.what == op::sub) {
             const id left = row_inner(g, p, r.a, budget - 1), right = row_inner(g, p, r.b, budget - 1);
-            return r.what == op::add ? make::add(g, left, right) : make::sub(g, left, right);
+            return r.what == op::add ? make_node::add(g, left, right) : make_node::sub(g, left, right);
           }
-          if (r.what == op::mul && is_scalar(g.n[r.a])) return make::mul(g, r.a, row_inner(g, p, r.b, budget - 1));
+          if (r.what == op::mul && is_scalar(g.n[r.a])) return make_node::mul(g, r.a, row_inner(g, p, r.b, budget - 1));
           if (r.what == op::matmul && !r.ta && nominal_count(g, r.a) < nominal_count(g, q)) {
-            const id gram = make::matmul(g, r.b, v.b, r.tb, !v.tb);  // A Aᵀ, r x r
-            return make::row_dot(g, v.a, make::matmul(g, r.a, gram));
+            const id gram = make_node::matmul(g, r.b, v.b, r.tb, !v.tb);  // A Aᵀ, r x r
+            return make_node::row_dot(g, v.a, make_node::matmul(g, r.a, gram));
           }
-          return make::row_dot(g, v.a, times_A(q));
+          return make_node::row_dot(g, v.a, times_A(q));
         }
         break;
       default: break;
@@ -65,7 +65,7 @@ constexpr id pushed_transpose(builder& g, id i) {
       r.what == op::add || r.what == op::sub || (r.what == op::mul && is_scalar(g.n[r.a])) ||
       (r.what == op::matmul && !r.ta && nominal_count(g, r.a) < nominal_count(g, q) && !g.n[q].from_base);
   if (budget > 0 && splits) return row_inner(g, q, p, budget - 1);
-  return make::row_dot(g, p, q);
+  return make_node::row_dot(g, p, q);
 }
 
 // Whether x P and x Q are better added as x (P + Q).
@@ -80,14 +80,16 @@ constexpr id add_product(builder& g, op sum_op, id sum, const node& product, con
   const node u = g.n[sum];
   if (can_add_matrices(g, sum, product, data)) {
     const bool same = u.tb == product.tb;
-    auto as_read = [&](const node& m) { return m.tb && !same ? make::transpose(g, m.b) : m.b; };
+    auto as_read = [&](const node& m) { return m.tb && !same ? make_node::transpose(g, m.b) : m.b; };
     const id left = as_read(u), right = as_read(product);
-    const id both = make::pointwise(g, sum_op, left, right, product.line);
-    return make::matmul(g, u.a, both, u.ta, same && u.tb, product.line);
+    const id both = make_node::pointwise(g, sum_op, left, right, product.line);
+    return make_node::matmul(g, u.a, both, u.ta, same && u.tb, product.line);
   }
   if (u.what != op::add) return none_id;
-  if (const id right = add_product(g, sum_op, u.b, product, data); right >= 0) return make::add(g, u.a, right, u.line);
-  if (const id left = add_product(g, sum_op, u.a, product, data); left >= 0) return make::add(g, left, u.b, u.line);
+  if (const id right = add_product(g, sum_op, u.b, product, data); right >= 0)
+    return make_node::add(g, u.a, right, u.line);
+  if (const id left = add_product(g, sum_op, u.a, product, data); left >= 0)
+    return make_node::add(g, left, u.b, u.line);
   return none_id;
 }
 
@@ -99,9 +101,9 @@ constexpr id add_product(builder& g, op sum_op, id sum, const node& product, con
   const id s = is_scalar(g.n[m.a]) ? m.a : m.b, rest = is_scalar(g.n[m.a]) ? m.b : m.a;
   if (!is_scalar(g.n[s]) || data[s]) return none_id;
   const bool takes_it = !data[other] && !g.n[other].from_base;
-  const id with = takes_it ? make::mul(g, s, other) : other;
-  const id product = make::matmul(g, k == 0 ? rest : with, k == 0 ? with : rest, v.ta, v.tb, v.line, v.sum);
-  return takes_it ? product : make::mul(g, product, s);
+  const id with = takes_it ? make_node::mul(g, s, other) : other;
+  const id product = make_node::matmul(g, k == 0 ? rest : with, k == 0 ? with : rest, v.ta, v.tb, v.line, v.sum);
+  return takes_it ? product : make_node::mul(g, product, s);
 }
 
 // The rule of simplify() for one node whose operands are already in g. `data` marks nodes that depend on a call's data.
@@ -123,7 +125,7 @@ constexpr id add_product(builder& g, op sum_op, id sum, const node& product, con
       if (is_scalar(g.n[s]) && g.is(m, op::matmul) && !data[s]) {
         const node p = g.n[m];
         if (data[p.a] && !data[p.b] && !g.n[p.b].from_base)
-          return make::matmul(g, p.a, make::mul(g, s, p.b), p.ta, p.tb, p.line, p.sum);
+          return make_node::matmul(g, p.a, make_node::mul(g, s, p.b), p.ta, p.tb, p.line, p.sum);
       }
       break;
     }
@@ -184,15 +186,15 @@ constexpr builder simplify_norms(const builder& from) { return canonical(rewrite
 constexpr id value_rule(builder& g, const node& v, const sequence<bool>&) {
   switch (v.what) {
     case op::detach: return v.a;
-    case op::sub: return v.a == v.b ? g.zero_like(v.a) : make::sub(g, v.a, v.b, v.line);
+    case op::sub: return v.a == v.b ? g.zero_like(v.a) : make_node::sub(g, v.a, v.b, v.line);
     case op::add:
       if (g.is(v.b, op::sub) && g.n[v.b].b == v.a) return g.n[v.b].a;
-      return make::add(g, v.a, v.b, v.line);
-    case op::mul: return make::mul(g, v.a, v.b, v.line);
-    case op::div: return make::div(g, v.a, v.b, v.line);
-    case op::matmul: return make::matmul(g, v.a, v.b, v.ta, v.tb, v.line, v.sum);
-    case op::transpose: return make::transpose(g, v.a, v.line);
-    case op::reshape: return make::reshape(g, v.a, v.d[0], v.d[1], v.d[2], v.d[3], v.line);
+      return make_node::add(g, v.a, v.b, v.line);
+    case op::mul: return make_node::mul(g, v.a, v.b, v.line);
+    case op::div: return make_node::div(g, v.a, v.b, v.line);
+    case op::matmul: return make_node::matmul(g, v.a, v.b, v.ta, v.tb, v.line, v.sum);
+    case op::transpose: return make_node::transpose(g, v.a, v.line);
+    case op::reshape: return make_node::reshape(g, v.a, v.d[0], v.d[1], v.d[2], v.d[3], v.line);
     default: return g.emit(v);
   }
 }

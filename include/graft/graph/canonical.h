@@ -39,10 +39,10 @@ struct table_copier {
     return entry_dim(at - 1);
   }
   // The node for the new graph; place[i] is the new id of node i.
-  [[gnu::cold, gnu::noinline]] constexpr node moved(node v, const id* place) {
-    if (v.a >= 0) v.a = place[v.a];
-    if (v.b >= 0) v.b = place[v.b];
-    if (v.c >= 0) v.c = place[v.c];
+  [[gnu::cold, gnu::noinline]] constexpr node moved(node v, const id* new_id) {
+    if (v.a >= 0) v.a = new_id[v.a];
+    if (v.b >= 0) v.b = new_id[v.b];
+    if (v.c >= 0) v.c = new_id[v.c];
     for (int i = 0; i < 4; ++i) {
       if (v.d[i].v < 0) v.d[i] = size(v.d[i]);
       if (v.k[i].v < 0) v.k[i] = size(v.k[i]);
@@ -64,8 +64,8 @@ constexpr bool comes_before(const text& a, const text& b) {
   builder g;
   detail::table_copier tables(from, g);
   g.reserve(from.size);
-  sequence<id> place(from.size, none_id), stack(from.size);
-  id *const to = place.data(), *const open = stack.data();
+  sequence<id> new_id(from.size, none_id), stack(from.size);
+  id *const to = new_id.data(), *const open = stack.data();
   auto visit = [&](id root) {
     int depth = 0;
     open[depth++] = root;

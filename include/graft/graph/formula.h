@@ -15,7 +15,7 @@ namespace graft {
 struct extent {
   builder* g = nullptr;
   dim d{};
-  constexpr extent(int known) : d{known} {}
+  constexpr extent(int value) : d{value} {}
   constexpr extent(builder* b, dim size) : g(b), d(size) {}
 };
 constexpr builder* either(builder* a, builder* b) { return a != nullptr ? a : b; }
@@ -68,15 +68,15 @@ struct at {  // an operand with its source line
 constexpr ex operator*(ex a, at b) {
   builder& g = *a.g;
   const node &p = *a, &q = *b.e;
-  if (is_scalar(p) || is_scalar(q)) return {&g, make::mul(g, a.i, b.e.i, b.line)};
-  if (p.d[3] == dim{1} && p.d[2] == q.d[2] && q.d[3] != dim{1}) return {&g, make::mul(g, a.i, b.e.i, b.line)};
-  return {&g, make::matmul(g, a.i, b.e.i, false, false, b.line)};
+  if (is_scalar(p) || is_scalar(q)) return {&g, make_node::mul(g, a.i, b.e.i, b.line)};
+  if (p.d[3] == dim{1} && p.d[2] == q.d[2] && q.d[3] != dim{1}) return {&g, make_node::mul(g, a.i, b.e.i, b.line)};
+  return {&g, make_node::matmul(g, a.i, b.e.i, false, false, b.line)};
 }
 // Elementwise operators. A size of 1 is broadcast to the other operand's size; other sizes must be equal.
-constexpr ex operator+(ex a, at b) { return {a.g, make::add(*a.g, a.i, b.e.i, b.line)}; }
-constexpr ex operator-(ex a, at b) { return {a.g, make::sub(*a.g, a.i, b.e.i, b.line)}; }
-constexpr ex operator/(ex a, at b) { return {a.g, make::div(*a.g, a.i, b.e.i, b.line)}; }
-constexpr ex mul(ex a, at b) { return {a.g, make::mul(*a.g, a.i, b.e.i, b.line)}; }
+constexpr ex operator+(ex a, at b) { return {a.g, make_node::add(*a.g, a.i, b.e.i, b.line)}; }
+constexpr ex operator-(ex a, at b) { return {a.g, make_node::sub(*a.g, a.i, b.e.i, b.line)}; }
+constexpr ex operator/(ex a, at b) { return {a.g, make_node::div(*a.g, a.i, b.e.i, b.line)}; }
+constexpr ex mul(ex a, at b) { return {a.g, make_node::mul(*a.g, a.i, b.e.i, b.line)}; }
 // A number as an operand acts on every element:  2.0 * sigmoid(g),  1.0 + w,  a / 3.0
 constexpr at same_as(at like, double s) { return {{like.e.g, like.e.g->constant(s)}, like.line}; }
 constexpr ex operator*(double s, at b) { return same_as(b, s).e * b; }
@@ -93,28 +93,28 @@ constexpr ex& operator-=(ex& a, at b) { return a = a - b; }
 constexpr ex& operator*=(ex& a, at b) { return a = a * b; }
 constexpr ex& operator/=(ex& a, at b) { return a = a / b; }
 // Elementwise maximum and minimum.
-constexpr ex max(ex a, at b) { return {a.g, make::pointwise(*a.g, op::maximum, a.i, b.e.i, b.line)}; }
-constexpr ex min(ex a, at b) { return {a.g, make::pointwise(*a.g, op::minimum, a.i, b.e.i, b.line)}; }
+constexpr ex max(ex a, at b) { return {a.g, make_node::pointwise(*a.g, op::maximum, a.i, b.e.i, b.line)}; }
+constexpr ex min(ex a, at b) { return {a.g, make_node::pointwise(*a.g, op::minimum, a.i, b.e.i, b.line)}; }
 
 // The transpose of each matrix.
-constexpr ex t(at a) { return {a.e.g, make::transpose(*a.e.g, a.e.i, a.line)}; }
+constexpr ex t(at a) { return {a.e.g, make_node::transpose(*a.e.g, a.e.i, a.line)}; }
 // Elementwise functions.
-constexpr ex sqrt(at a) { return {a.e.g, make::unary(*a.e.g, op::sqrt, a.e.i, a.line)}; }
-constexpr ex exp(at a) { return {a.e.g, make::unary(*a.e.g, op::exp, a.e.i, a.line)}; }
-constexpr ex log(at a) { return {a.e.g, make::unary(*a.e.g, op::log, a.e.i, a.line)}; }
-constexpr ex sin(at a) { return {a.e.g, make::unary(*a.e.g, op::sin, a.e.i, a.line)}; }
-constexpr ex cos(at a) { return {a.e.g, make::unary(*a.e.g, op::cos, a.e.i, a.line)}; }
-constexpr ex erf(at a) { return {a.e.g, make::unary(*a.e.g, op::erf, a.e.i, a.line)}; }
-constexpr ex silu(at a) { return {a.e.g, make::unary(*a.e.g, op::silu, a.e.i, a.line)}; }
-constexpr ex gelu(at a) { return {a.e.g, make::unary(*a.e.g, op::gelu, a.e.i, a.line)}; }
-constexpr ex gelu_tanh(at a) { return {a.e.g, make::unary(*a.e.g, op::gelu_tanh, a.e.i, a.line)}; }
-constexpr ex tanh(at a) { return {a.e.g, make::unary(*a.e.g, op::tanh, a.e.i, a.line)}; }
-constexpr ex sigmoid(at a) { return {a.e.g, make::unary(*a.e.g, op::sigmoid, a.e.i, a.line)}; }
-constexpr ex relu(at a) { return {a.e.g, make::unary(*a.e.g, op::relu, a.e.i, a.line)}; }
+constexpr ex sqrt(at a) { return {a.e.g, make_node::unary(*a.e.g, op::sqrt, a.e.i, a.line)}; }
+constexpr ex exp(at a) { return {a.e.g, make_node::unary(*a.e.g, op::exp, a.e.i, a.line)}; }
+constexpr ex log(at a) { return {a.e.g, make_node::unary(*a.e.g, op::log, a.e.i, a.line)}; }
+constexpr ex sin(at a) { return {a.e.g, make_node::unary(*a.e.g, op::sin, a.e.i, a.line)}; }
+constexpr ex cos(at a) { return {a.e.g, make_node::unary(*a.e.g, op::cos, a.e.i, a.line)}; }
+constexpr ex erf(at a) { return {a.e.g, make_node::unary(*a.e.g, op::erf, a.e.i, a.line)}; }
+constexpr ex silu(at a) { return {a.e.g, make_node::unary(*a.e.g, op::silu, a.e.i, a.line)}; }
+constexpr ex gelu(at a) { return {a.e.g, make_node::unary(*a.e.g, op::gelu, a.e.i, a.line)}; }
+constexpr ex gelu_tanh(at a) { return {a.e.g, make_node::unary(*a.e.g, op::gelu_tanh, a.e.i, a.line)}; }
+constexpr ex tanh(at a) { return {a.e.g, make_node::unary(*a.e.g, op::tanh, a.e.i, a.line)}; }
+constexpr ex sigmoid(at a) { return {a.e.g, make_node::unary(*a.e.g, op::sigmoid, a.e.i, a.line)}; }
+constexpr ex relu(at a) { return {a.e.g, make_node::unary(*a.e.g, op::relu, a.e.i, a.line)}; }
 // Returns its operand, which the backward pass treats as a constant: no gradient flows through it.
-constexpr ex detach(at a) { return {a.e.g, make::unary(*a.e.g, op::detach, a.e.i, a.line)}; }
+constexpr ex detach(at a) { return {a.e.g, make_node::unary(*a.e.g, op::detach, a.e.i, a.line)}; }
 // row_dot sums each row of a ⊙ b into a column [n, 1]; row_norm is the Euclidean norm of each row, √row_dot(a, a).
-constexpr ex row_dot(ex a, at b) { return {a.g, make::row_dot(*a.g, a.i, b.e.i, b.line)}; }
+constexpr ex row_dot(ex a, at b) { return {a.g, make_node::row_dot(*a.g, a.i, b.e.i, b.line)}; }
 constexpr ex row_norm(at a) { return sqrt({row_dot(a.e, a), a.line}); }
 // The Euclidean norm of each column, a row [1, n].
 constexpr ex col_norm(at a) {
@@ -122,42 +122,42 @@ constexpr ex col_norm(at a) {
   return t({column, a.line});
 }
 // Sets all entries on and below the diagonal to zero.
-constexpr ex strict_upper(at a) { return {a.e.g, make::unary(*a.e.g, op::upper, a.e.i, a.line)}; }
+constexpr ex strict_upper(at a) { return {a.e.g, make_node::unary(*a.e.g, op::upper, a.e.i, a.line)}; }
 // The inverse of each square matrix.
-constexpr ex inverse(at a) { return {a.e.g, make::inverse(*a.e.g, a.e.i, a.line)}; }
+constexpr ex inverse(at a) { return {a.e.g, make_node::inverse(*a.e.g, a.e.i, a.line)}; }
 // The Q of LAPACK's a = Q R, an orthonormal basis of the columns of a, which has at least as many rows as columns.
-constexpr ex orthonormal(at a) { return {a.e.g, make::unary(*a.e.g, op::orthonormal, a.e.i, a.line)}; }
+constexpr ex orthonormal(at a) { return {a.e.g, make_node::unary(*a.e.g, op::orthonormal, a.e.i, a.line)}; }
 // Skew-symmetric matrices [1, rows, b, b]: row i of `packed` lists the entries of matrix i above its diagonal row by
 // row, b (b - 1) / 2 numbers (scope::triangle).
 constexpr ex skew(ex packed, extent b, int line = __builtin_LINE()) {
-  return {packed.g, make::skew(*packed.g, packed.i, b.d, line)};
+  return {packed.g, make_node::skew(*packed.g, packed.i, b.d, line)};
 }
 // Circulant matrices, concatenated along the columns: each row of b numbers becomes a b x b matrix whose row i is that
 // row shifted cyclically by i to the right, or to the left where mirrored.
 constexpr ex circulant(ex rows, bool mirrored = false, int line = __builtin_LINE()) {
-  return {rows.g, make::circulant(*rows.g, rows.i, mirrored, line)};
+  return {rows.g, make_node::circulant(*rows.g, rows.i, mirrored, line)};
 }
 // The truncated series of the Cayley transform of a skew-symmetric q:  I + 2 q + 2 q² + … + q^(terms-1).
 constexpr ex neumann(ex q, extent terms, int line = __builtin_LINE()) {
-  return {q.g, make::neumann(*q.g, q.i, terms.d, line)};
+  return {q.g, make_node::neumann(*q.g, q.i, terms.d, line)};
 }
 // The Kronecker product a ⊗ b of two matrices.
-constexpr ex kron(ex a, at b) { return {a.g, make::kron(*a.g, a.i, b.e.i, b.line)}; }
+constexpr ex kron(ex a, at b) { return {a.g, make_node::kron(*a.g, a.i, b.e.i, b.line)}; }
 // Tiles the columns of a cyclically up to `cols` columns.
 constexpr ex repeat(ex a, extent cols, int line = __builtin_LINE()) {
-  return {a.g, make::repeat(*a.g, a.i, cols.d, line)};
+  return {a.g, make_node::repeat(*a.g, a.i, cols.d, line)};
 }
 // The softmax of each row; topk_softmax takes it over the k largest entries of the row and is zero elsewhere.
-constexpr ex softmax(at a) { return {a.e.g, make::unary(*a.e.g, op::softmax, a.e.i, a.line)}; }
+constexpr ex softmax(at a) { return {a.e.g, make_node::unary(*a.e.g, op::softmax, a.e.i, a.line)}; }
 constexpr ex topk_softmax(ex a, extent k, int line = __builtin_LINE()) {
-  return {a.g, make::topk_softmax(*a.g, a.i, k.d, line)};
+  return {a.g, make_node::topk_softmax(*a.g, a.i, k.d, line)};
 }
 // Reinterprets the elements in row-major order with other sizes of equal product.
 constexpr ex reshape(ex a, extent d0, extent d1, extent d2, extent d3, int line = __builtin_LINE()) {
   const node v = *a;
   const dim first = a.g->times(v.d[0], v.d[1]), second = a.g->times(v.d[2], v.d[3]);
   const dim third = a.g->times(d0.d, d1.d), fourth = a.g->times(d2.d, d3.d);
-  const id made = make::reshape(*a.g, a.i, d0.d, d1.d, d2.d, d3.d, line);
+  const id made = make_node::reshape(*a.g, a.i, d0.d, d1.d, d2.d, d3.d, line);
   a.g->require(requirement::kind::same, a.g->times(first, second), a.g->times(third, fourth), made, line);
   return {a.g, made};
 }
@@ -165,29 +165,29 @@ constexpr ex reshape(ex a, extent d1, extent d2, extent d3) { return reshape(a, 
 constexpr ex reshape(ex a, extent rows, extent cols) { return reshape(a, 1, 1, rows, cols); }
 // Axis i of the result is axis p_i of a.
 constexpr ex permute(ex a, int p0, int p1, int p2, int p3, int line = __builtin_LINE()) {
-  return {a.g, make::permute(*a.g, a.i, p0, p1, p2, p3, line)};
+  return {a.g, make_node::permute(*a.g, a.i, p0, p1, p2, p3, line)};
 }
 // Entries [from, from + size) of one axis (3: columns, 2: rows).
 constexpr ex slice(ex a, int axis, extent from, extent size, int line = __builtin_LINE()) {
-  return {a.g, make::slice(*a.g, a.i, axis, from.d, size.d, line)};
+  return {a.g, make_node::slice(*a.g, a.i, axis, from.d, size.d, line)};
 }
 // Concatenates a and b along one axis (3: columns, 2: rows); all other sizes must be equal.
 constexpr ex concat(ex a, ex b, int axis = 3, int line = __builtin_LINE()) {
-  return {a.g, make::concat(*a.g, a.i, b.i, axis, line)};
+  return {a.g, make_node::concat(*a.g, a.i, b.i, axis, line)};
 }
 // Scatters a column of n values into a zero matrix; the index [2, n] lists the row and the column of each.
 constexpr ex place(ex values, ex index, extent rows, extent cols, int line = __builtin_LINE()) {
-  return {values.g, make::place(*values.g, values.i, index.i, rows.d, cols.d, line)};
+  return {values.g, make_node::place(*values.g, values.i, index.i, rows.d, cols.d, line)};
 }
 // Gathers the entries of a matrix that the index [2, n] lists into a column.
 constexpr ex pick(ex from, ex index, int line = __builtin_LINE()) {
-  return {from.g, make::pick_column(*from.g, from.i, index.i, line)};
+  return {from.g, make_node::pick_column(*from.g, from.i, index.i, line)};
 }
 // Rotations (OFT, BOFT): unrotate is W Rᵀ and rotate is W R, where activations are rotated as x R. The blocks are
 // [m, n, b, b]: m factors, each block-diagonal with n blocks b x b in butterfly order, or [m, 1, b, b] where the blocks
 // of a factor are equal.
-constexpr ex unrotate(ex w, at blocks) { return {w.g, make::rotate(*w.g, w.i, blocks.e.i, true, blocks.line)}; }
-constexpr ex rotate(ex w, at blocks) { return {w.g, make::rotate(*w.g, w.i, blocks.e.i, false, blocks.line)}; }
+constexpr ex unrotate(ex w, at blocks) { return {w.g, make_node::rotate(*w.g, w.i, blocks.e.i, true, blocks.line)}; }
+constexpr ex rotate(ex w, at blocks) { return {w.g, make_node::rotate(*w.g, w.i, blocks.e.i, false, blocks.line)}; }
 // States that the inverse of this matrix is its transpose, which simplifications use.
 constexpr ex orthogonal(ex a) {
   a.g->n[a.i].orthogonal = true;
@@ -234,10 +234,10 @@ struct scope {
   // The scope whose tensors all experts share.
   constexpr scope shared() const { return {g, path}; }
   // A size by name: the number that the type states, else the size that the tensors have.
-  constexpr extent size(const char* name, int known = dyn, int nominal = 0) const {
-    if (known == dyn) return {g, g->size_named(name, path, nominal)};
-    if (known < 0) g->stop({fault::size_is_negative, none_id, 0, name, known});
-    return {g, dim{known < 0 ? 1 : known}};
+  constexpr extent size(const char* name, int value = dyn, int nominal = 0) const {
+    if (value == dyn) return {g, g->size_named(name, path, nominal)};
+    if (value < 0) g->stop({fault::size_is_negative, none_id, 0, name, value});
+    return {g, dim{value < 0 ? 1 : value}};
   }
   // The number of rows of a call, which is one size for the whole graph.
   constexpr extent tokens(int nominal = 4096) const { return {g, g->size_named("tokens", 0, nominal, true)}; }
@@ -249,7 +249,7 @@ struct scope {
     if (rank == 2) return {g, g->leaf(o, name.s, path, 3, {1}, experts, d2.d, d3.d, name.line)};
     if (rank != 1) g->stop({fault::not_on_experts, none_id, name.line, name.s});
     const id columns = g->leaf(o, name.s, path, 2, {1}, {1}, experts, d2.d, name.line);
-    return {g, make::reshape(*g, columns, {1}, experts, d2.d, d3.d, name.line)};
+    return {g, make_node::reshape(*g, columns, {1}, experts, d2.d, d3.d, name.line)};
   }
   // A trained tensor, whose gradient backward() computes. One size makes a column; several are row-major, and the last
   // two are rows and columns.

@@ -101,8 +101,8 @@ enum class linearity : unsigned char {
   in_each,   // if exactly one operand is
   in_first,  // if the first operand is
 };
-// What an op makes of shards of an axis that mixes, where each shard is a whole number of blocks: shards of the result,
-// or partial sums of it. With `sums` the result is a partial sum wherever the axis is cut.
+// The result of an op on shards of an axis that mixes, where each shard is a whole number of blocks: shards of the
+// result, or partial sums of it. With `sums` the result is a partial sum wherever the axis is cut.
 enum class axis_split : unsigned char { no, parts, summands, sums };
 
 // What a caller binds to a leaf by name: a tensor, integers or one number; nobody: the library makes the value.

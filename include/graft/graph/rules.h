@@ -3,7 +3,7 @@
 #pragma once
 #include <graft/graph/builder.h>
 
-namespace graft::make {
+namespace graft::make_node {
 
 [[gnu::cold, gnu::noinline]] constexpr id pointwise(builder& g, op o, id a, id b, int line = 0) {
   node v = g.shaped(o, a, a, b, none_id, line);
@@ -95,4 +95,4 @@ constexpr id sum_to(builder& g, id a, id like) {
   return g.emit(g.shaped(op::sum_to, like, a));
 }
 
-}  // namespace graft::make
+}  // namespace graft::make_node

@@ -3,7 +3,7 @@
 #pragma once
 #include <graft/graph/rules_layout.h>
 
-namespace graft::make {
+namespace graft::make_node {
 
 constexpr id square(builder& g, op o, id a, id b, dim terms, int line) {
   g.require(requirement::kind::square, g.n[a].d[2], g.n[a].d[3], a, line);
@@ -58,4 +58,4 @@ constexpr id normalize_grad(builder& g, id x, id eps, id t, bool rms) {
   return g.emit(v);
 }
 
-}  // namespace graft::make
+}  // namespace graft::make_node

@@ -21,7 +21,7 @@ inline constexpr const char *row_weights = "row_weights", *counts = "router_coun
                             *sums_gradient = "drouter_sums";
 }
 
-namespace make {
+namespace make_node {
 
 // The k experts with the largest scores of each row of [tokens, experts]; of equal ones the first are taken.
 constexpr id route(builder& g, id scores, dim k, int line = 0) {
@@ -34,17 +34,17 @@ constexpr id route(builder& g, id scores, dim k, int line = 0) {
 }
 // Row p of the result is what sorted row p takes from `from`. combine is the adjoint: it sums rows into those that they
 // came from, and is zero where nobody took one.
-constexpr id dispatch(builder& g, id from, id routing, routed_by how, int line = 0) {
+constexpr id dispatch(builder& g, id from, id routing, routed_by routed, int line = 0) {
   node v = g.shaped(op::dispatch, from, from, routing, none_id, line);
-  v.k[0] = dim{static_cast<int>(how)};
+  v.k[0] = dim{static_cast<int>(routed)};
   v.d[0] = v.d[1] = dim{1}, v.d[2] = g.n[routing].d[2];
-  if (how == routed_by::both) v.d[3] = dim{1};
+  if (routed == routed_by::both) v.d[3] = dim{1};
   if (g.is(from, op::zero)) v.what = op::zero, v.a = v.b = none_id, v.k[0] = dim{0}, v.name = "0";
   return g.emit(v);
 }
-constexpr id combine(builder& g, id rows, id routing, routed_by how, id like, int line = 0) {
+constexpr id combine(builder& g, id rows, id routing, routed_by routed, id like, int line = 0) {
   node v = g.shaped(op::combine, like, rows, routing, none_id, line);
-  v.k[0] = dim{static_cast<int>(how)};
+  v.k[0] = dim{static_cast<int>(routed)};
   return g.emit(v);
 }
 // Each sorted row times the matrix of its expert, or its transpose (tb). A matrix that all experts share is one product.
@@ -66,5 +66,5 @@ constexpr id grouped_wgrad(builder& g, id a, id b, id routing, id like) {
   return g.emit(g.shaped(op::grouped_wgrad, like, a, b, routing));
 }
 
-}  // namespace make
+}  // namespace make_node
 }  // namespace graft

@@ -4,7 +4,7 @@
 #pragma once
 #include <graft/graph/rules.h>
 
-namespace graft::make {
+namespace graft::make_node {
 
 [[gnu::cold, gnu::noinline]] constexpr id transpose(builder& g, id a, int line = 0) {
   if (g.is(a, op::transpose)) return g.n[a].a;
@@ -36,9 +36,9 @@ constexpr id permute(builder& g, id a, int p0, int p1, int p2, int p3, int line 
   for (int i = 0; i < 4; ++i) v.k[i] = {from[i]}, v.d[i] = g.n[a].d[from[i]];
   return g.emit(v);
 }
-constexpr id unpermute(builder& g, id a, const node& how) {
+constexpr id unpermute(builder& g, id a, const node& attributes) {
   int back[4]{};
-  for (int i = 0; i < 4; ++i) back[how.k[i].v] = i;
+  for (int i = 0; i < 4; ++i) back[attributes.k[i].v] = i;
   return permute(g, a, back[0], back[1], back[2], back[3]);
 }
 // slice takes entries [from, from + size) of one axis; pad, its adjoint, puts them back into a tensor of zeros.
@@ -52,9 +52,9 @@ constexpr id slice(builder& g, id a, int axis, dim from, dim size, int line = 0)
   g.require(requirement::kind::at_most, g.plus(from, size), g.n[a].d[axis], made, line);
   return made;
 }
-constexpr id pad(builder& g, id a, id like, const node& how) {
+constexpr id pad(builder& g, id a, id like, const node& attributes) {
   node v = g.shaped(op::pad, like, a);
-  v.k[0] = how.k[0], v.k[1] = how.k[1];
+  v.k[0] = attributes.k[0], v.k[1] = attributes.k[1];
   return g.emit(v);
 }
 constexpr id pad(builder& g, id a, int axis, dim from, dim size, int line = 0) {
@@ -188,4 +188,4 @@ constexpr id unpatch(builder& g, id rows, id image, const node& from) {
   return g.emit(v);
 }
 
-}  // namespace graft::make
+}  // namespace graft::make_node

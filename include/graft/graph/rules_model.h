@@ -15,7 +15,7 @@ constexpr attention_options attention_options_of(const node& v) { return {v.valu
 
 }  // namespace graft
 
-namespace graft::make {
+namespace graft::make_node {
 
 // RoPE: rotates each head of a row by the angles of the row's position, or back. `turn` is [tokens, head], the cosines
 // of half a head followed by the sines; elements i and i + head / 2 form a pair, as in Hugging Face's models.
@@ -82,4 +82,4 @@ constexpr id cross_entropy_grad(builder& g, id logits, id labels, id t) {
   return g.emit(g.shaped(op::cross_entropy_grad, logits, logits, labels, t));
 }
 
-}  // namespace graft::make
+}  // namespace graft::make_node

@@ -24,9 +24,9 @@ inline bool plain(char c) { return c >= 0x20 && c < 0x7f; }
 
 inline text clipped(std::string_view s, std::size_t limit = 160) {
   constexpr char hex[] = "0123456789abcdef";
-  const auto fitting = [](auto first, auto last, std::size_t room) {
+  const auto fitting = [](auto first, auto last, std::size_t max_width) {
     std::size_t n = 0;
-    for (std::size_t used = 0; first != last && (used += plain(*first) ? 1U : 4U) <= room; ++first) ++n;
+    for (std::size_t used = 0; first != last && (used += plain(*first) ? 1U : 4U) <= max_width; ++first) ++n;
     return n;
   };
   std::size_t head = fitting(s.begin(), s.end(), limit), tail = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model from wherever it lies: a Hugging Face folder or a GGUF file, with its tokenizer, chat template and generation
+// Opens a stored model: a Hugging Face folder or a GGUF file, with its tokenizer, chat template and generation
 // settings; and its adapters, from a PEFT folder or a GGUF file. A GGUF file is a path that ends in .gguf or names a
 // file that begins as one; everything else is a folder.
 //     auto model = io::load_model<engine>("SmolLM2-135M-Instruct.Q4_1.gguf");

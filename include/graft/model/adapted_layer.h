@@ -97,10 +97,6 @@ template <class Engine> class adapted_layer {
   [[nodiscard]] disabled_scope disabled() { return disabled_scope(*this); }
 
  private:
-  struct registered_adapter {
-    shared_adapter adapter;
-    int number;
-  };
   result<shared_adapter> checked(adapter_set adapter) const {
     if (adapter.modules.size() != 1)
       return fail("an adapter of a layer has one module, and this one has ",
@@ -115,15 +111,15 @@ template <class Engine> class adapted_layer {
   template <class Edit> status change(Edit edit, const shared_adapter& fresh = nullptr) {
     adapter_registry next = registry_;
     if (status s = edit(next); !s) return s;
-    if (fresh != nullptr)
-      if (status s = add_to_executor(fresh); !s) return s;
+    if (fresh != nullptr) {
+      const result<int> number = add_to_executor(fresh);
+      if (!number) return number.failure();
+      next.set_number(fresh, *number);
+    }
     const result<std::vector<int>> order = order_of(next);
     status s = order ? executor_.activate(*order) : status(order.failure());
-    if (s) registry_ = std::move(next);
-    for (auto at = numbers_.begin(); at != numbers_.end();) {
-      const bool gone = !registry_.has(at->adapter) && bool(executor_.remove(at->number));
-      at = gone ? numbers_.erase(at) : at + 1;
-    }
+    if (s) std::swap(registry_, next);
+    for (const int gone : next.numbers_without(registry_)) static_cast<void>(executor_.remove(gone));
     tensors_.evict_unused();
     return s;
   }
@@ -132,19 +128,15 @@ template <class Engine> class adapted_layer {
     std::vector<shared_adapter> list;
     for (const std::string& n : in.active()) list.push_back(*in.find(n));
     if (list.empty()) return std::vector<int>{0};
-    if (list.size() == 1) return std::vector<int>{number_of(list[0])};
+    if (list.size() == 1) return std::vector<int>{in.number_of(list[0])};
     const result<shared_adapter> all = compose_adapters(list, in.rule);
     if (!all) return all.failure();
     std::vector<int> order;
     for (const module_adapter& m : (*all)->modules)
-      order.push_back(number_of(list[static_cast<std::size_t>(std::stoi(m.adapter_name))]));
+      order.push_back(in.number_of(list[static_cast<std::size_t>(std::stoi(m.adapter_name))]));
     return order;
   }
-  int number_of(const shared_adapter& a) const {
-    return std::find_if(numbers_.begin(), numbers_.end(), [&](const registered_adapter& n) { return n.adapter == a; })
-        ->number;
-  }
-  status add_to_executor(const shared_adapter& a) {
+  result<int> add_to_executor(const shared_adapter& a) {
     const module_adapter& m = a->modules[0];
     layer_formula f{kind_, m.of, has_bias_};
     if (registry_.rule == composition::exact) f.adapter.weight_on_base = nullptr;
@@ -156,9 +148,9 @@ template <class Engine> class adapted_layer {
     }
     const result<int> number = executor_.add(capture_graphs(f));
     if (!number) return number.failure();
-    if (status s = executor_.replace(*number, values); !s) return static_cast<void>(executor_.remove(*number)), s;
-    numbers_.push_back({a, *number});
-    return ok;
+    if (status s = executor_.replace(*number, values); !s)
+      return static_cast<void>(executor_.remove(*number)), s.failure();
+    return *number;
   }
 
   kind_rules kind_;
@@ -166,7 +158,6 @@ template <class Engine> class adapted_layer {
   std::string module_;
   executor<Engine> executor_;
   adapter_registry registry_;
-  std::vector<registered_adapter> numbers_;
   device_tensors<Engine> tensors_;
 };
 

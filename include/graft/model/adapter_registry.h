@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The registry of a model's named adapters as a value: which exist, which are active and in which order, which are
-// merged. A model edits a copy and keeps the copy only if everything else succeeds, so a change is atomic.
+// The registry of the named adapters of a model or of a layer, as a value: which exist, which are active and in which
+// order, which are merged, and which number the executor of a layer knows each by. A change edits a copy, which is kept
+// only if everything else succeeds, so it is atomic.
 #pragma once
 #include <graft/model/adapter_composition.h>
 
@@ -51,6 +52,21 @@ class adapter_registry {
   }
   bool has(const shared_adapter& adapter) const {
     return std::any_of(all_.begin(), all_.end(), [&](const entry& e) { return e.adapter == adapter; });
+  }
+  // The number by which the executor of a layer knows this adapter, which is in the registry.
+  int number_of(const shared_adapter& adapter) const {
+    return std::find_if(all_.begin(), all_.end(), [&](const entry& e) { return e.adapter == adapter; })->number;
+  }
+  void set_number(const shared_adapter& adapter, int number) {
+    for (entry& e : all_)
+      if (e.adapter == adapter) e.number = number;
+  }
+  // The numbers of the adapters that are here and not in `other`.
+  std::vector<int> numbers_without(const adapter_registry& other) const {
+    std::vector<int> list;
+    for (const entry& e : all_)
+      if (!other.has(e.adapter)) list.push_back(e.number);
+    return list;
   }
 
   // Returns the error that says why training has no parameters.
@@ -114,6 +130,7 @@ class adapter_registry {
   struct entry {
     std::string name;
     shared_adapter adapter;
+    int number = 0;
   };
   std::vector<entry>::const_iterator find_entry(std::string_view name) const {
     return std::find_if(all_.begin(), all_.end(), [&](const entry& e) { return e.name == name; });

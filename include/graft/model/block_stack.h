@@ -10,6 +10,7 @@
 #include <graft/run/block.h>
 
 #include <atomic>
+#include <deque>
 #include <set>
 
 namespace graft {

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// LRU cache of a model's stacks, by adapters and weights. A stack is made on first use, so that switching back to
+// Cache of a model's stacks, by adapters and weights. A stack is made on first use, so that switching back to
 // adapters is a lookup. It is evicted when one of its adapters was removed, or as the least recently used of too many.
 #pragma once
+#include <graft/backend/lru_cache.h>
 #include <graft/model/adapter_composition.h>
 #include <graft/model/multi_lora_rows.h>
-
-#include <list>
 
 namespace graft {
 
@@ -29,17 +28,14 @@ template <class Engine> class block_stack_cache {
   // `make` makes a stack that is not in the cache.
   template <class Make>
   result<entry*> of(std::span<const shared_adapter> adapters, unsigned long long weights_version, Make make) {
-    for (auto e = all_.begin(); e != all_.end(); ++e)
-      if (e->weights_version == weights_version &&
-          std::equal(e->of.begin(), e->of.end(), adapters.begin(), adapters.end())) {
-        all_.splice(all_.end(), all_, e);  // evicted last, so a call with several stacks keeps all of them
-        return &all_.back();
-      }
+    const auto same = [&](const entry& e) {
+      return e.weights_version == weights_version &&
+             std::equal(e.of.begin(), e.of.end(), adapters.begin(), adapters.end());
+    };
+    if (entry* const e = all_.find(same)) return e;  // evicted last, so a call with several stacks keeps all of them
     result<std::unique_ptr<stack>> fresh = make();
     if (!fresh) return fresh.failure();
-    if (all_.size() == max_stacks) all_.pop_front();
-    all_.push_back({{adapters.begin(), adapters.end()}, weights_version, std::move(*fresh)});
-    return &all_.back();
+    return &all_.add({{adapters.begin(), adapters.end()}, weights_version, std::move(*fresh)}, max_stacks);
   }
   // Returns the base stack whose launches the rows of a multi-LoRA batch share.
   template <class Make> result<entry*> multi_lora_base(unsigned long long weights_version, Make make) {
@@ -63,7 +59,7 @@ template <class Engine> class block_stack_cache {
 
  private:
   static constexpr std::size_t max_stacks = multi_lora_rows<Engine>::slots;
-  std::list<entry> all_;  // most recently used last
+  lru_cache<entry> all_;
   entry multi_lora_base_;
   multi_lora_rows<Engine> multi_lora_;
 };

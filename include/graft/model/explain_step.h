@@ -75,18 +75,18 @@ template <class Engine, class Sink> status explain_step(causal_lm<Engine>& model
   const result<detail::launch_times> times = detail::time_steps(model, at);
   if (!times) return times.failure();
   for (int k = 0; k < model.programs().count(); ++k) {
-    const block_program<Engine>& p = model.programs()[k];
+    const program<Engine>& p = model.programs()[k];
     const graph& g = p.value();
     const plan& launches = p.launches();
-    const size_values& sizes = p.plan_binding().this_call().sizes;
+    const size_values& sizes = p.this_call().sizes;
     const quant_format stored = detail::weight_format_of(model.weights(), g);
     bool first_norm_fused = false;
     for (int before = 0; before < model.programs().count(); ++before) {
-      const block_program<Engine>& b = model.programs()[before];
+      const program<Engine>& b = model.programs()[before];
       first_norm_fused =
           first_norm_fused ||
-          fuses_input_norm(b.value(), b.launches(), b.plan_binding().this_call().sizes, g, launches, sizes,
-                           Engine::storage_type, detail::weight_format_of(model.weights(), b.value()), stored);
+          fuses_input_norm(b.value(), b.launches(), b.this_call().sizes, g, launches, sizes, Engine::storage_type,
+                           detail::weight_format_of(model.weights(), b.value()), stored);
     }
     char key[32];
     static_cast<void>(std::snprintf(key, sizeof key, "%016llx", p.key()));
@@ -95,7 +95,8 @@ template <class Engine, class Sink> status explain_step(causal_lm<Engine>& model
     line(head);
     const int kernels = kernel_count(g, launches, sizes, Engine::storage_type, stored) - (first_norm_fused ? 1 : 0);
     explain_graph(g, launches, "forward", kernels, nullptr, line, [&](text& t, int launch) {
-      if (first_norm_fused && launches.launches[launch].rows == launches.input_norm)
+      if (const graft::launch& l = launches.launches[launch];
+          first_norm_fused && l.is<rowwise_launch>() && l.index == launches.input_norm)
         t << "   fused into the previous launch";
       const auto took = times->find({&launches, launch});
       detail::append_times(t, estimate_launch(g, launches, launch, sizes, Engine::storage_type, at.context, stored),

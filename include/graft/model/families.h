@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The table of families: one row for each model_type, with the formulas of its architecture (block/NAME.h) and what
 // follows from the type alone. The numbers of one model are in its model_config. How config.json and GGUF files state a
-// family are rows beside their readers: io/hf/config_families.h and io/gguf/families.h.
+// family are rows next to their readers: io/hf/config_families.h and io/gguf/families.h.
 #pragma once
 #include <graft/block/gemma3.h>
 #include <graft/block/gpt2.h>

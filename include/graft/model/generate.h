@@ -8,30 +8,24 @@
 //     auto g = generator<engine>::make(model, settings, 8, 512);
 //     g->run(prompts, [&](std::size_t sequence, std::int64_t token) { …; return true; });
 #pragma once
+#include <graft/backend/lru_cache.h>
 #include <graft/core/splitmix64.h>
 #include <graft/model/causal_lm.h>
 #include <graft/model/step_sampler.h>
 
 #include <cstddef>
 #include <cstdint>
-#include <list>
 
 namespace graft {
 
-// LRU cache of a generator's captured steps (CUDA graphs), by number of rows and stack: switching back to earlier
-// adapters replays what was captured for them.
+// A generator's captured steps (CUDA graphs), by number of rows and stack: switching back to earlier adapters replays
+// what was captured for them.
 template <class Engine> class captured_steps {
  public:
   typename Engine::captured& of(std::size_t rows, std::uint64_t stack) {
-    auto at = all_.begin();
-    while (at != all_.end() && (at->rows != rows || at->stack != stack)) ++at;
-    if (at == all_.end()) {
-      if (all_.size() == max_graphs) all_.pop_back();
-      all_.push_front({rows, stack, {}});
-    } else {
-      all_.splice(all_.begin(), all_, at);
-    }
-    return all_.front().work;
+    if (captured_step* const k = all_.find([&](const captured_step& e) { return e.rows == rows && e.stack == stack; }))
+      return k->work;
+    return all_.add({rows, stack, {}}, max_graphs).work;
   }
   // Returns how many steps are captured and can be replayed.
   int captured() const {
@@ -47,7 +41,7 @@ template <class Engine> class captured_steps {
     std::uint64_t stack;
     typename Engine::captured work;
   };
-  std::list<captured_step> all_;  // most recently used first
+  lru_cache<captured_step> all_;
 };
 
 enum class stop_reason : unsigned char { running, eos_token, max_new_tokens, cache_full, caller };

@@ -3,6 +3,7 @@
 // stack of each set writes its records to a slot of the engine's adapter table, and each row names a slot. A captured
 // step stays valid when rows name other slots and when another set takes a slot.
 #pragma once
+#include <graft/backend/lru_cache.h>
 #include <graft/model/block_stack.h>
 
 #include <map>
@@ -17,7 +18,7 @@ template <class Engine> class multi_lora_rows {
   // Sets the base stack, whose launches all rows share, and empties all slots if it is another one than before.
   status begin(typename Engine::queue& q, pass_kind w, stack& base, long long rows) {
     if (base_ == base.number()) return ok;
-    base_ = 0, slots_ = {}, rejected_.clear();
+    base_ = 0, slots_.clear(), rejected_.clear();
     if (status s = adapter_table_.begin(q, blocks(base, w), slots, rows); !s) return s;
     base_ = base.number(), numbers_.clear();
     return ok;
@@ -26,19 +27,16 @@ template <class Engine> class multi_lora_rows {
   // says why its rows must run as a group of their own.
   result<int> slot_of(pass_kind w, stack& with) {
     if (const auto why = rejected_.find(with.number()); why != rejected_.end()) return fail(why->second.c_str());
-    slot_entry* oldest = &slots_[0];
-    for (slot_entry& k : slots_) {
-      if (k.number == with.number()) return k.used = ++calls_, static_cast<int>(&k - slots_.data());
-      if (k.used < oldest->used) oldest = &k;
-    }
-    const int slot = static_cast<int>(oldest - slots_.data());
-    oldest->number = 0;
+    if (const slot_entry* const k = slots_.find([&](const slot_entry& e) { return e.number == with.number(); }))
+      return k->slot;
+    const bool full = slots_.size() == slots;
+    const int slot = full ? slots_.oldest().slot : static_cast<int>(slots_.size());
     ++changes_;
     if (status s = adapter_table_.put(slot, blocks(with, w)); !s) {
       rejected_[with.number()] = s.message();
       return s.failure();
     }
-    oldest->number = with.number(), oldest->used = ++calls_;
+    slots_.add({with.number(), slot}, slots);
     return slot;
   }
   // Sends the table. `slot_of_row`: the slot of each row in the engine's memory; `row_slots`: the same numbers on the
@@ -58,15 +56,15 @@ template <class Engine> class multi_lora_rows {
 
  private:
   struct slot_entry {
-    std::uint64_t number = 0;
-    long long used = 0;
+    std::uint64_t number;
+    int slot;
   };
   using table_blocks = std::vector<typename Engine::adapter_table::block>;
   static table_blocks blocks(stack& s, pass_kind w) {
     table_blocks all;
     for (bound_block<Engine>& b : s.blocks()) {
       const pass_kind here = b.path().empty() ? pass_kind::forward : w;
-      all.push_back({&b.program(here)->plan_binding().made(), &b.binding(here)});
+      all.push_back({&b.program(here)->engine_program(), &b.binding(here)});
     }
     return all;
   }
@@ -75,8 +73,7 @@ template <class Engine> class multi_lora_rows {
   std::uint64_t base_ = 0, number_ = 0, changes_ = 0;
   std::map<std::uint64_t, std::uint64_t> numbers_;  // by the adapter table's own number of its launches
   std::map<std::uint64_t, std::string> rejected_;   // stacks that cannot have a slot, and why
-  std::array<slot_entry, slots> slots_{};
-  long long calls_ = 0;
+  lru_cache<slot_entry> slots_;
 };
 
 }  // namespace graft

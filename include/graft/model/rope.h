@@ -34,16 +34,16 @@ struct rope_frequencies {
 
 // Long wavelengths are interpolated, short ones are unchanged, and those in between are blended.
 inline double llama3_frequency(const rope_settings& r, double f) {
-  const double turns = r.original_positions * f / (2 * std::numbers::pi);
-  if (turns < r.low_frequency) return f / r.factor;
-  if (turns > r.high_frequency) return f;
-  const double kept = (turns - r.low_frequency) / (r.high_frequency - r.low_frequency);
-  return (1 - kept) * f / r.factor + kept * f;
+  const double rotations = r.original_positions * f / (2 * std::numbers::pi);
+  if (rotations < r.low_frequency) return f / r.factor;
+  if (rotations > r.high_frequency) return f;
+  const double unscaled = (rotations - r.low_frequency) / (r.high_frequency - r.low_frequency);
+  return (1 - unscaled) * f / r.factor + unscaled * f;
 }
 
 // Returns the (fractional) index of the pair that rotates by this many full turns over the original positions.
-inline double yarn_pair(const rope_settings& r, double turns, int dim) {
-  return dim * std::log(r.original_positions / (turns * 2 * std::numbers::pi)) / (2 * std::log(r.theta));
+inline double yarn_pair(const rope_settings& r, double rotations, int dim) {
+  return dim * std::log(r.original_positions / (rotations * 2 * std::numbers::pi)) / (2 * std::log(r.theta));
 }
 
 inline double yarn_attention_factor(const rope_settings& r) {

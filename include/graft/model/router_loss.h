@@ -7,7 +7,7 @@
 // counted. On engines without host memory models with experts do not exist yet.
 #pragma once
 #include <graft/model/model_config.h>
-#include <graft/run/block_program.h>
+#include <graft/run/program.h>
 
 #include <numeric>
 #include <vector>

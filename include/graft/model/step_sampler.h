@@ -76,7 +76,7 @@ template <class Engine> class step_sampler<Engine, true> {
   bool can_run_ahead(const row_batch& rows) const {
     return settings_.repetition_penalty == 1 && Engine::sampler::can_run_ahead(rows.distinct_windows().size());
   }
-  // Records an event behind the queued step, one for even and one for odd steps; wait() waits for the step's tokens.
+  // Records an event after the queued step, one for even and one for odd steps; wait() waits for the step's tokens.
   status record_step(typename Engine::queue& q, int which) { return queued_[which % 2].note(q); }
   status wait(int which) { return queued_[which % 2].wait(); }
   result<int> token(std::size_t k, std::span<const std::int64_t> history, std::size_t, std::size_t) {

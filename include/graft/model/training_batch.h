@@ -57,7 +57,7 @@ template <class Engine> class training_batch {
     if (status s = device_numbers_.write(numbers_.data(), static_cast<long long>(numbers_.size() * 8)); !s) return s;
     return device_weights_.write(weights_.data(), static_cast<long long>(rows_ * sizeof(real)));
   }
-  // Sets the attention ranges for attention dropout; called after bring(), whose seeds it uses.
+  // Sets the attention ranges for attention dropout; called after set_seeds_and_weights(), whose seeds it uses.
   status write_attention_ranges(const row_batch& rows, int layers, double dropped) {
     ranges_.clear();
     for (int l = 0; l < layers; ++l) {

@@ -153,11 +153,11 @@ template <class Engine> class training_run {
   }
   // Hashes what a captured step depends on: addresses, sequence lengths, binding and settings.
   std::uint64_t version_hash(double clip, const communicator* ranks) {
-    const auto place = [](const void* p) { return static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(p)); };
+    const auto address = [](const void* p) { return static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(p)); };
     std::uint64_t all = batch_.version_hash();
     for (const std::uint64_t part :
-         {place(model_->rows().ids().data), static_cast<std::uint64_t>(model_->programs().address_version()),
-          static_cast<std::uint64_t>(pass_.bound_rows()), std::bit_cast<std::uint64_t>(clip), place(ranks)})
+         {address(model_->rows().ids().data), static_cast<std::uint64_t>(model_->programs().address_version()),
+          static_cast<std::uint64_t>(pass_.bound_rows()), std::bit_cast<std::uint64_t>(clip), address(ranks)})
       all = splitmix64(all ^ part);
     return all;
   }

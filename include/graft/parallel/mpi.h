@@ -191,11 +191,11 @@ class mpi_communicator final : public communicator {
   status finish(MPI_Request& request) {
     using clock = std::chrono::steady_clock;
     const auto begun = clock::now();
-    for (int done = 0, asked = 0; done == 0; ++asked) {
+    for (int done = 0, polls = 0; done == 0; ++polls) {
       if (const int code = MPI_Test(&request, &done, MPI_STATUS_IGNORE); code != MPI_SUCCESS) return abort_with(code);
       const std::chrono::duration<double> waited = clock::now() - begun;
       if (done == 0 && waited.count() > timeout_) return abort_with();
-      if (asked > 50) std::this_thread::sleep_for(std::chrono::microseconds(asked > 2000 ? 1000 : 10));
+      if (polls > 50) std::this_thread::sleep_for(std::chrono::microseconds(polls > 2000 ? 1000 : 10));
     }
     return ok;
   }

@@ -207,8 +207,8 @@ class nccl_communicator final : public communicator {
     if (failure_) return *failure_;
     if (in_device_memory(values.data)) return put(exchange(values.data));
     if (status s = stage_.reserve(detail::bytes_of(values)); !s) return s;
-    const auto copy = [&](void* to, const void* from, cudaMemcpyKind way) {
-      return gpu::check(cudaMemcpyAsync(to, from, bytes(values), way, settings_.stream),
+    const auto copy = [&](void* to, const void* from, cudaMemcpyKind direction) {
+      return gpu::check(cudaMemcpyAsync(to, from, bytes(values), direction, settings_.stream),
                         "copying the tensor of a collective");
     };
     if (status s = copy(stage_.data(), values.data, cudaMemcpyHostToDevice); !s) return s;
@@ -218,11 +218,11 @@ class nccl_communicator final : public communicator {
   }
 
   static status write(const std::string& file, const ncclUniqueId& id) {
-    const std::string beside = file + ".new";
-    std::FILE* const f = std::fopen(beside.c_str(), "wb");
+    const std::string temporary = file + ".new";
+    std::FILE* const f = std::fopen(temporary.c_str(), "wb");
     const bool whole = f != nullptr && std::fwrite(&id, sizeof(id), 1, f) == 1;
     const bool closed = f != nullptr && std::fclose(f) == 0;
-    if (whole && closed && std::rename(beside.c_str(), file.c_str()) == 0) return ok;
+    if (whole && closed && std::rename(temporary.c_str(), file.c_str()) == 0) return ok;
     return fail(file.c_str(), ": the file by which the ranks find each other cannot be written");
   }
   static status read(const std::string& file, ncclUniqueId& id, double timeout) {

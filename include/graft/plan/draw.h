@@ -39,7 +39,7 @@ template <class Sink> constexpr void draw(const graph& g, const plan& p, drawing
     const launch& l = p.launches[k];
     text t;
     t << "  subgraph " << (graphviz ? "cluster_" : "k") << k;
-    t << (graphviz ? " { label=\"" : "[\"") << "launch " << k << ": " << name_of(l.what);
+    t << (graphviz ? " { label=\"" : "[\"") << "launch " << k << ": " << p.name_of(g, l);
     t << (graphviz ? "\";" : "\"]");
     line(t);
     for (int n = 0; n < l.count; ++n)

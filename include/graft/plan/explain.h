@@ -11,13 +11,13 @@ namespace graft {
 // Prints a launch by the slots of its kernel: "GEMM, low-rank branch, epilogue add, 2 fused wgrads". The matmuls that a
 // slot always consists of are not listed, and the operations of a standalone launch follow its kind.
 constexpr void describe_launch(text& t, const graph& g, const plan& p, const launch& l) {
-  t << name_of(l.what);
+  t << p.name_of(g, l);
   for (const slot s : {slot::prologue, slot::mainloop, slot::branch, slot::epilogue, slot::reduce, slot::standalone}) {
     sequence<id> ops;
     for (int n = 0; n < l.count; ++n)
       if (const id i = p.nodes[l.first + n]; p.slot_of[i] == s && g[i].what != op::reshape) ops.push(i);
-    const bool said =
-        s == slot::mainloop && ops.size() == 1 && (l.what != launch_kind::gemm || g[ops[0]].what == op::matmul);
+    const bool said = s == slot::mainloop && ops.size() == 1 &&
+                      (row(g[ops[0]].what).kind != op_class::product || g[ops[0]].what == op::matmul);
     if (ops.empty() || said) continue;
     const bool multiplies = s == slot::branch || s == slot::reduce;
     int products = 0, listed = 0;

@@ -75,7 +75,7 @@ template <class Layer, const target& To> struct plan_of {
   static constexpr graph forward_graph() { return folded ? d::folded : d::forward; }
   // Kernels of one forward call with this many tokens; 0 means the nominal number.
   static constexpr int kernels_at(long long tokens) {
-    if (!To.gemm_kernels && !To.node_kernels)  // every launch is one kernel
+    if (!To.can<gemm_launch>().kernels && !To.can<nodes_launch>().kernels)  // every launch is one kernel
       return folded ? detail::plans<d, To>::folded.launches : detail::plans<d, To>::forward.launches;
     const graph& g = folded ? d::folded : d::forward;
     using numbers = detail::element_traits<typename Layer::element>;

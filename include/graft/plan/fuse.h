@@ -1,30 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // fuse: plans a graph as a list of launches for a target. target::granularity selects how nodes are grouped: by rows
-// (the CPU; each round of plan/row_flow.h is one launch), by products (a GPU; plan/fuse_gemms.h, which only programs
+// (the CPU; each round of plan/row_flow.h is one launch), by products (a GPU; plan/fuse_products.h, which only programs
 // with such a target compile), or one launch per node (eager).
 #pragma once
 #include <graft/derive/apply.h>
 #include <graft/plan/plan.h>
 
 namespace graft {
-
-constexpr launch_kind launch_kind_of(const node& v) {
-  switch (row(v.what).kind) {
-    case op_class::product: return launch_kind::gemm;
-    case op_class::lookup: return accumulates_result(v.what) ? launch_kind::reduce : launch_kind::gather;
-    case op_class::rotation: return accumulates_result(v.what) ? launch_kind::reduce : launch_kind::rotate;
-    case op_class::rowwise: return launch_kind::rowwise;
-    case op_class::attention: return launch_kind::attention;
-    case op_class::reduction: return launch_kind::reduce;
-    case op_class::pointwise:
-    case op_class::layout: return launch_kind::elementwise;
-    case op_class::leaf:
-    case op_class::algebra: return launch_kind::small;
-    case op_class::collective: return launch_kind::collective;
-    case op_class::opaque: return launch_kind::host;
-  }
-  return launch_kind::small;
-}
 
 namespace detail {
 
@@ -33,8 +15,13 @@ struct planner {
   plan& p;
 
   constexpr bool member(id i) const { return p.live[i] && p.when.of[i] == stage::call && !is_leaf(g[i].what); }
-  constexpr void open(launch_kind what, id anchor, bool by_rows = false) {
-    p.launches.push({what, anchor, by_rows, p.nodes.size()});
+  // Opens launch `index` of a kind, to which the next nodes are added.
+  template <class Kind> constexpr void open(int index) {
+    p.launches.push({launch_kinds::index_of<Kind>, index, p.nodes.size()});
+  }
+  template <class Kind> constexpr void open(const Kind& one) {
+    open<Kind>(p.all<Kind>().size());
+    p.all<Kind>().push(one);
   }
   // `owns` is false for a node that this launch recomputes but another launch stores.
   constexpr void add(id i, slot where, bool owns = true) {
@@ -61,9 +48,8 @@ struct planner {
       for (id i = 0; i < g.size; ++i)
         if (member(i) && p.rows.round[i] == round && p.rows.dependence_of[i] == row_dependence::whole &&
             g[i].what != op::reshape) {
-          const launch_kind what = launch_kind_of(g[i]);
-          const bool standalone = what == launch_kind::host || what == launch_kind::collective;
-          if (!opened || standalone) open(standalone || what == launch_kind::attention ? what : launch_kind::small, i);
+          const bool standalone = nodes_launch::stands_alone(row(g[i].what).kind);
+          if (!opened || standalone) open(nodes_launch{i, true});
           opened = !standalone;
           add(i, slot::standalone);
         }
@@ -76,7 +62,7 @@ struct planner {
         }
       if (first < 0) continue;
       const id at = anchor >= 0 ? anchor : first;
-      open(launch_kind_of(g[at]), at, true);
+      open(rows_launch{at});
       for (id i = 0; i < g.size; ++i)
         if (member(i) && p.rows.round[i] == round && p.rows.dependence_of[i] != row_dependence::whole)
           add(i, p.rows.dependence_of[i] == row_dependence::sum ? slot::reduce
@@ -113,7 +99,7 @@ struct planner {
   [[gnu::cold]] constexpr void launch_each_node() {
     mark_nodes_whole();
     for (id i = 0; i < g.size; ++i)
-      if (member(i) && g[i].what != op::reshape) open(launch_kind_of(g[i]), i), add(i, slot::standalone);
+      if (member(i) && g[i].what != op::reshape) open(nodes_launch{i}), add(i, slot::standalone);
   }
 };
 
@@ -134,8 +120,8 @@ struct planner {
     }
   if (to.granularity == target::work::by_rows)
     m.fuse_rows();
-  else if (to.fuse_gemms)  // by_nodes: it still plans dropout GEMMs and matrix chains
-    to.fuse_gemms(m);
+  else if (to.fuse_products)  // by_nodes: it still plans the kinds that are matched by nodes
+    to.fuse_products(m);
   else
     m.launch_each_node();
   return p;

@@ -11,8 +11,13 @@ namespace graft {
 // The reason for one launch; empty where it takes one kernel or the target states none.
 [[gnu::cold]] constexpr text why_several_kernels(const graph& g, const plan& p, const launch& l, const size_values& s,
                                                  dtype type, const quant_format& stored) {
-  if (l.product < 0 || !p.to.why_several || kernel_count(g, p, l, s, type, stored) <= 1) return {};
-  return p.to.why_several(shape_of(g, p.products[l.product], s, type, stored), p.to);
+  text why;
+  p.visit(l, [&]<class Kind>(const Kind& one) {
+    const launch_facts facts{g, p, s, type, stored};
+    if constexpr (requires { one.why_several(facts); })
+      if (kernel_count(g, p, l, s, type, stored) > 1) why = one.why_several(facts);
+  });
+  return why;
 }
 // The reason for a plan: that of its only launch, or at most `most` launches with the value that each computes.
 [[gnu::cold]] constexpr text why_several_kernels(const graph& g, const plan& p, const size_values& s, dtype type,

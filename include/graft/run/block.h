@@ -6,13 +6,14 @@
 //     b.values.tensors["self_attn.q_proj.weight"] = …;
 //     b.bind(pass_kind::forward, {.tokens = 512});      b.run(pass_kind::forward, call);
 #pragma once
+#include <graft/backend/lru_cache.h>
 #include <graft/derive/block.h>
 #include <graft/derive/saved_tensors.h>
-#include <graft/run/block_program.h>
+#include <graft/run/named_values.h>
+#include <graft/run/program.h>
 #include <graft/run/sharding.h>
 
 #include <algorithm>
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -69,21 +70,20 @@ inline block_options block_options_of(const block_spec& what, pass_kind w) {
 // block owns the programs that it is bound to. Of other programs the last max_unused stay, for the next equal block.
 template <class Engine> class block_programs {
  public:
-  using program = block_program<Engine>;
+  using program = graft::program<Engine>;
   typename Engine::queue queue{};
   shard_spec sharding{};  // set before the first program is made
+  typename Engine::shared shared{};
 
   std::shared_ptr<program> of(const block_spec& what, pass_kind w, const named_values& from) {
-    for (entry& e : all_)
-      if (e.kind == w && e.what == what && e.sizes == from.sizes && shapes(e.made->value(), from) == e.shapes) {
-        e.used = ++uses_;
-        return e.made;
-      }
+    const auto same = [&](const entry& e) {
+      return e.kind == w && e.what == what && e.sizes == from.sizes && shapes(e.made->value(), from) == e.shapes;
+    };
+    if (const entry* const e = all_.find(same)) return e->made;
     evict_unused();
-    entry e{what, w, from.sizes, {}, make(what, w, from), ++uses_};
+    entry e{what, w, from.sizes, {}, make(what, w, from), ++made_};
     e.shapes = shapes(e.made->value(), from);
-    all_.push_back(std::move(e));
-    return all_.back().made;
+    return all_.add(std::move(e)).made;
   }
   int count() const { return static_cast<int>(all_.size()); }
   long long address_version() const {
@@ -91,7 +91,13 @@ template <class Engine> class block_programs {
     for (const entry& e : all_) n += e.made->address_version();
     return n;
   }
-  const program& operator[](int k) const { return *all_[static_cast<std::size_t>(k)].made; }
+  // Programs are numbered in the order in which they were made.
+  const program& operator[](int k) const {
+    std::vector<const entry*> by_age;
+    for (const entry& e : all_) by_age.push_back(&e);
+    std::sort(by_age.begin(), by_age.end(), [](const entry* a, const entry* b) { return a->number < b->number; });
+    return *by_age[static_cast<std::size_t>(k)]->made;
+  }
 
  private:
   struct entry {
@@ -100,17 +106,15 @@ template <class Engine> class block_programs {
     size_map sizes;
     std::vector<long long> shapes;
     std::shared_ptr<program> made;
-    long long used = 0;
+    long long number = 0;
   };
   void evict_unused() {
     const auto free = [](const entry& e) { return e.made.use_count() == 1; };
-    while (std::count_if(all_.begin(), all_.end(), free) > max_unused) {
-      auto oldest = all_.end();
-      for (auto e = all_.begin(); e != all_.end(); ++e)
-        if (free(*e) && (oldest == all_.end() || e->used < oldest->used)) oldest = e;
-      evicted_versions_ += oldest->made->address_version() + 1;
-      all_.erase(oldest);
-    }
+    while (std::count_if(all_.begin(), all_.end(), free) > max_unused)
+      all_.evict([&](const entry& e) {
+        if (free(e)) evicted_versions_ += e.made->address_version() + 1;
+        return free(e);
+      });
   }
   std::shared_ptr<program> make(const block_spec& what, pass_kind w, const named_values& from) const {
     const block_options options = block_options_of(what, w);
@@ -123,10 +127,9 @@ template <class Engine> class block_programs {
     const builder forward = mine(capture_forward(what.formula, options));
     saved_pair pair = select_saved_tensors(forward, mine(capture_backward(what.formula, options)));
     if (w == pass_kind::backward)
-      return std::make_shared<program>(std::move(pair.backward), to,
-                                       typename program::saved_slots{-1, pair.leaf, pair.attention_out});
+      return std::make_shared<program>(std::move(pair.backward), to, saved_slots{-1, pair.leaf, pair.attention_out});
     return std::make_shared<program>(std::move(pair.forward), to,
-                                     typename program::saved_slots{forward.out.size(), {}, pair.attention_out});
+                                     saved_slots{forward.out.size(), {}, pair.attention_out});
   }
   static std::vector<long long> shapes(const graph& g, const named_values& from) {
     std::vector<long long> all;
@@ -137,14 +140,16 @@ template <class Engine> class block_programs {
     return all;
   }
   static constexpr std::ptrdiff_t max_unused = 16;
-  std::deque<entry> all_;
-  long long uses_ = 0, evicted_versions_ = 0;
+  lru_cache<entry> all_;
+  long long made_ = 0, evicted_versions_ = 0;
 };
 
 template <class Engine> class bound_block {
  public:
   bound_block(block_programs<Engine>& programs, block_spec what, std::string path)
       : programs_(&programs), what_(std::move(what)), path_(std::move(path)) {}
+  bound_block(const bound_block&) = delete;  // the bindings of its passes may point to each other
+  bound_block& operator=(const bound_block&) = delete;
 
   named_values values;  // by name inside the block; complete when bind() is called, and kept alive by the caller
   // With tensor parallelism: copies the rank's shard of a base tensor along `axis`, or all of it if `axis` is negative,
@@ -153,17 +158,16 @@ template <class Engine> class bound_block {
 
   const std::string& path() const { return path_; }
   const block_spec& spec() const { return what_; }
-  const block_program<Engine>* program(pass_kind w) const { return at(w).in.get(); }
+  const graft::program<Engine>* program(pass_kind w) const { return at(w).in.get(); }
 
   // Prepares the block for calls of up to limits.tokens rows. Bind forward_saved before backward, which reads the
   // values that it saves.
   status bind(pass_kind w, const capacity& limits) {
     if (w == pass_kind::forward_saved && limits.tokens == 0)
       return of(fail("saving values for backward needs a number of rows: state one in the capacity"));
-    const std::shared_ptr<block_program<Engine>> in = programs_->of(what_, w, values);
-    block_program<Engine>& p = *in;
-    const block_options options = block_options_of(what_, w);
-    bound& b = at(w);
+    const std::shared_ptr<graft::program<Engine>> in = programs_->of(what_, w, values);
+    graft::program<Engine>& p = *in;
+    block_pass& b = at(w);
     const shard_spec& sharding = programs_->sharding;
     if (sharding.is_sharded()) {
       result<named_values> shard_values = shard_of(p.value());
@@ -171,15 +175,18 @@ template <class Engine> class bound_block {
       b.shard_values = std::move(*shard_values);
     }
     const named_values& mine = sharding.is_sharded() ? b.shard_values : values;
-    if (status s = p.bind(programs_->queue, mine, options.adapters, limits, b.with); !s) return of(s);
+    result<bound_leaves> leaves = leaves_of(p, mine, block_options_of(what_, w).adapters);
+    if (!leaves) return of(leaves.failure());
+    if (status s = p.bind(programs_->queue, *leaves, limits, programs_->shared, b.with); !s) return of(s);
     b.in = in;
-    bound &forward_binding = at(pass_kind::forward_saved), &back = at(pass_kind::backward);
+    if (p.kv_cache() >= 0) b.with.kv_cache = mine.tensors.find("kv_cache")->second;
+    block_pass &forward_binding = at(pass_kind::forward_saved), &back = at(pass_kind::backward);
     if (forward_binding.in != nullptr) back.with.tokens = forward_binding.with.tokens;
     if (forward_binding.in != nullptr && back.in != nullptr)
       back.in->share_precomputed(back.with, *forward_binding.in, forward_binding.with);
     if (w != pass_kind::forward_saved) return ok;
     memory_.clear(), saved_.clear(), allocated_ = 0;
-    for (const long long n : p.saved_elements(mine, options.adapters, limits.tokens)) {
+    for (const long long n : p.saved_elements(leaves->sizes, limits.tokens)) {
       result<typename Engine::block> m = Engine::allocate(programs_->queue, n * bits_of(Engine::storage_type) / 8);
       if (!m) return of(m.failure());
       allocated_ += n * bits_of(Engine::storage_type) / 8;
@@ -190,7 +197,7 @@ template <class Engine> class bound_block {
   }
   // Bytes that calls with so many rows save from forward_saved to backward; the block need not be bound.
   result<long long> saved_bytes(long long tokens) {
-    const std::shared_ptr<block_program<Engine>> in = programs_->of(what_, pass_kind::forward_saved, values);
+    const std::shared_ptr<graft::program<Engine>> in = programs_->of(what_, pass_kind::forward_saved, values);
     named_values shard_values;
     if (programs_->sharding.is_sharded()) {
       result<named_values> made = shard_of(in->value());
@@ -199,15 +206,14 @@ template <class Engine> class bound_block {
     }
     const named_values& mine = programs_->sharding.is_sharded() ? shard_values : values;
     long long elements = 0;
-    for (const long long n :
-         in->saved_elements(mine, block_options_of(what_, pass_kind::forward_saved).adapters, tokens))
-      elements += n;
+    if (const auto b = bind_named(in->value(), mine, block_options_of(what_, pass_kind::forward_saved).adapters))
+      for (const long long n : in->saved_elements(b->sizes, tokens)) elements += n;
     return elements * bits_of(Engine::storage_type) / 8;
   }
   // Bytes that are allocated for saved values.
   long long saved_allocation_bytes() const { return allocated_; }
   status run(pass_kind w, const block_call& inputs) {
-    bound& b = at(w);
+    block_pass& b = at(w);
     if (b.in == nullptr) return of(fail("the block is not bound for this"));
     if (b.in->saved_count() > static_cast<int>(saved_.size()))
       return of(fail("the block is not bound for pass_kind::forward_saved, whose values the backward pass reads"));
@@ -217,7 +223,7 @@ template <class Engine> class bound_block {
   status bind_gradient(const char* parameter, const mutable_view& gradient) {
     bool found = false;
     for (const pass_kind w : {pass_kind::backward, pass_kind::backward_recompute}) {
-      bound& b = at(w);
+      block_pass& b = at(w);
       if (b.in == nullptr) continue;
       if (status s = b.in->bind_gradient(b.with, parameter, gradient); !s) return of(s);
       found = true;
@@ -226,22 +232,21 @@ template <class Engine> class bound_block {
   }
   // Recomputes what follows from parameters and scalars, after the caller changed them.
   status parameters_changed() {
-    for (bound& b : bindings_)
+    for (block_pass& b : bindings_)
       for (auto& [name, number] : b.shard_values.scalars)
         if (const auto inputs = values.scalars.find(name); inputs != values.scalars.end()) number = inputs->second;
-    for (bound& b : bindings_)
-      if (b.in != nullptr)
-        if (status s = b.in->parameters_changed(programs_->queue, b.with); !s) return of(s);
+    for (block_pass& b : bindings_)
+      if (b.bound())
+        if (status s = b.parameters_changed(programs_->queue); !s) return of(s);
     return ok;
   }
   // States that the block `next`, bound for pass `its`, reads this block's output, so that the engine may compute the
   // norm with which `next` begins in this block's last launch.
   void set_next(pass_kind w, const bound_block& next, pass_kind its) {
-    if (at(w).in != nullptr && next.at(its).in != nullptr)
-      block_program<Engine>::set_next(at(w).with, *next.at(its).in, next.at(its).with);
+    if (at(w).in != nullptr && next.at(its).in != nullptr) next.at(its).in->follows(at(w).with, next.at(its).with);
   }
   // The binding for one pass, which multi-LoRA batches need from several blocks.
-  typename Engine::bound::binding& binding(pass_kind w) { return at(w).with.values; }
+  typename Engine::binding& binding(pass_kind w) { return at(w).with.values; }
   // The names of the parameters inside the block; each of them has a gradient.
   std::vector<std::string> parameters() const {
     std::vector<std::string> all;
@@ -252,11 +257,41 @@ template <class Engine> class bound_block {
   }
 
  private:
-  struct bound {
-    std::shared_ptr<block_program<Engine>> in;
-    typename block_program<Engine>::binding with;
+  struct block_pass : pass<Engine> {
     named_values shard_values;  // of this rank; calls read its scalars where they are
   };
+  // Gathers the leaves of a graph that do not come with calls.
+  static result<bound_leaves> leaves_of(const graft::program<Engine>& p, const named_values& mine,
+                                        const adapter_rules& rules) {
+    const graph& g = p.value();
+    if (status s = check_graph(g); !s) return s.failure();
+    result<bound_leaves> leaves = bind_named(g, mine, rules);
+    if (!leaves || p.kv_cache() < 0) return leaves;
+    const auto found = mine.tensors.find("kv_cache");
+    if (found == mine.tensors.end())
+      return fail("tensor 'kv_cache' is not set, expected ", expected_shape(g, p.kv_cache(), leaves->sizes));
+    if (found->second.type != Engine::storage_type || !found->second.contiguous())
+      return fail("tensor 'kv_cache' is written by calls, expected ", name_of(Engine::storage_type), ", row-major");
+    if (status s = layer_state::bind_leaf(g, p.kv_cache(), found->second, leaves->sizes); !s) return s.failure();
+    return leaves;
+  }
+  // Reports errors of the formula, which no tensors can repair.
+  static status check_graph(const graph& g) {
+    switch (g.bad.what) {
+      case fault::none: return ok;
+      case fault::too_many_sizes:
+        return fail("the block names more than ", max_names, " sizes; use fewer adapters on it at the same time");
+      case fault::name_is_taken: return fail("two tensors of the block are named '", g.bad.name, "' and differ");
+      case fault::size_is_negative: return fail("size '", g.bad.name, "' is ", g.bad.number);
+      case fault::not_on_experts:
+        return fail("method '", g.bad.name,
+                    "' does not exist on the experts of a mixture: its formula is not one of an ",
+                    "expert's matrix alone", g.bad.at >= 0 ? " " : "", located(g, g.bad.at));
+      case fault::not_differentiable:  // its node may be missing here, since no gradient goes through it
+        return fail("no gradient for what stands in line ", g.bad.line, " of the formula ", located(g, g.bad.at));
+    }
+    return ok;
+  }
   // Gives this rank's shards of the tensors of a graph.
   result<named_values> shard_of(const graph& g) {
     const shard_spec& sharding = programs_->sharding;
@@ -265,14 +300,14 @@ template <class Engine> class bound_block {
     };
     return sharding.local_values(g, values, here);
   }
-  bound& at(pass_kind w) { return bindings_[static_cast<std::size_t>(w)]; }
-  const bound& at(pass_kind w) const { return bindings_[static_cast<std::size_t>(w)]; }
+  block_pass& at(pass_kind w) { return bindings_[static_cast<std::size_t>(w)]; }
+  const block_pass& at(pass_kind w) const { return bindings_[static_cast<std::size_t>(w)]; }
   status of(const status& s) const { return s || path_.empty() ? s : status(fail(path_.c_str(), ": ", s.message())); }
 
   block_programs<Engine>* programs_;
   block_spec what_;
   std::string path_;
-  std::array<bound, pass_kind_count> bindings_{};
+  std::array<block_pass, pass_kind_count> bindings_{};
   std::map<std::string, quantized_shard> quantized_shards_;
   std::vector<typename Engine::block> memory_;  // values saved from forward to backward
   std::vector<void*> saved_;

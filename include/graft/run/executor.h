@@ -6,8 +6,9 @@
 //     layer.bind({.tokens = 512});         // on the CPU it happens by itself at the first call
 //     layer.forward(view_of(x, tokens, in), view_into(y, tokens, out));
 // One call runs at a time: another thread needs a layer of its own. Outputs share no memory with what a call reads. Calls
-// on a layer that was moved from are refused; another layer may be assigned to it. A layer has one base and any number of adapters, numbered from 0; one of them, several in turn, or none is active. The
-// members are defined in run/executor_impl.h: a file that finds them in a library compiles neither them nor the engine.
+// on a layer that was moved from are refused; another layer may be assigned to it. A layer has one base and any number of
+// adapters, numbered from 0; one of them, several in turn, or none is active. The members are defined in
+// run/executor_impl.h: a file that finds them in a library compiles neither them nor the engine.
 #pragma once
 #include <graft/backend/mode.h>
 #include <graft/core/result.h>
@@ -22,7 +23,8 @@
 
 namespace graft {
 
-template <class Engine> class pass;               // run/pass.h
+struct bound_leaves;                              // run/layer_state.h
+template <class Engine> struct pass;              // run/program.h
 template <class Engine> class training_variants;  // run/training_variants.h
 
 template <class Engine> class executor {
@@ -105,9 +107,10 @@ template <class Engine> class executor {
   bool runs_folded() const;
   // Unbinds everything, so that the next call chooses its kernels again.
   [[gnu::cold]] void kernels_changed();
-  const typename Engine::bound* bound_forward() const;
-  typename Engine::bound* bound_forward();
-  const typename Engine::bound* bound_backward() const;
+  // The passes that calls run, with their programs; null before they are bound.
+  const pass<Engine>* bound_forward() const;
+  pass<Engine>* bound_forward();
+  const pass<Engine>* bound_backward() const;
 
  private:
   struct adapter_state;  // an adapter: its tensors and its passes
@@ -133,6 +136,8 @@ template <class Engine> class executor {
   status bind_if_needed();
   [[gnu::cold]] status bind_all(const capacity& limits);
   [[gnu::cold]] status bind_base();
+  [[gnu::cold]] void plan_adapter(adapter_state& p, const bound_leaves& b);
+  [[gnu::cold]] void drop_plans();
   [[gnu::cold]] status bind_adapter(adapter_state& p);
   status begin_forward(pass<Engine>& p, const view& x, const mutable_view& y);
   status forward_saved(const view& x, const mutable_view& y);

@@ -56,7 +56,9 @@ template <class Engine> struct executor<Engine>::adapter_state {
   backward_passes<Engine> backward;
   std::unique_ptr<saved_passes<Engine>> training;  // a training_variants, made by training_of()
   training_variants<Engine>& variants() const { return static_cast<training_variants<Engine>&>(*training); }
-  bool folded = false;
+  bool folded = false;  // the adapter is in a copy of the weight
+  // The plan of forward for these tensors, from when it is chosen until a pass takes it.
+  std::unique_ptr<plan> planned;
 };
 template <class Engine> struct executor<Engine>::base_state {
   [[gnu::cold, gnu::noinline]] ~base_state() = default;  // compiled once, as ~adapter_state() is
@@ -187,6 +189,7 @@ template <class Engine> status executor<Engine>::set_value(const named_value& v,
   if (base.find(v.name) < 0 && base.sizes.find(v.name) < 0) {
     if (status s = at(adapter).state.set_value(v); !s) return of(adapter, s);
     at(adapter).forward.unbind(), at(adapter).backward.unbind(), at(adapter).training = nullptr;
+    at(adapter).planned = nullptr;
     at(adapter).version = ++versions_;
   } else {
     for (auto& p : adapters_)
@@ -260,8 +263,9 @@ template <class Engine> status executor<Engine>::bind_all(const capacity& limits
   for (auto& p : adapters_)
     if (p != nullptr) p->training = nullptr;  // the variant depends on the capacity
   limits_ = limits, bound_ = false;
+  drop_plans();
   if (status s = Engine::open(queue_); !s) return s;
-  reserve_shared();
+  if constexpr (Engine::adapters_share_launches) reserve_shared();
   if (status s = bind_base(); !s && !enabled_) return s;  // an adapter that replaces the weight needs none of the base
   if (!trains_only()) {
     if (status s = bind_adapter(active_state()); !s) return s;
@@ -284,7 +288,7 @@ template <class Engine> status executor<Engine>::refresh_parameters() {
   drop_saved();
   for (pass<Engine>* p : passes())
     if (p->bound())
-      if (status s = p->plan_binding().parameters_changed(queue_); !s) return s;
+      if (status s = p->parameters_changed(queue_); !s) return s;
   return bound_ ? publish() : status(ok);
 }
 template <class Engine> status executor<Engine>::weight_changed() {
@@ -305,9 +309,12 @@ template <class Engine> status executor<Engine>::forward(const view& x, const mu
   return p.run(queue_);
 }
 template <class Engine> status executor<Engine>::begin_forward(pass<Engine>& p, const view& x, const mutable_view& y) {
-  if (status s = p.begin(x); !s) return s;
-  if (y.data == nullptr && p.elements(0) != 0) return p.no_memory_error(0);
-  return p.request_output(0, y);
+  call_tensors with;
+  with[call_input::x] = x;
+  if (status s = p.in->begin(p.with, with); !s) return s;
+  if (const long long n = p.in->elements(0); y.data == nullptr && n != 0)
+    return fail("output '", p.g().output_name(0), "' has no data; give it memory for ", n, " elements");
+  return p.in->request_output(0, y);
 }
 // An output would overwrite a tensor that the layer reads.
 template <class Engine> status executor<Engine>::check_not_read(const char* output, const mutable_view& to) const {
@@ -319,7 +326,9 @@ template <class Engine> status executor<Engine>::forward_saved(const view& x, co
   const long long rows = x.rank > 1 ? x.size[0] : 1;
   training_passes<Engine>& t = training_of(active_state()).begin(active_state().state, rows);
   if (!t.forward.bound())
-    if (status s = t.forward.bind(queue_, active_state().state, t.forward_graph(), plan_target(), limits_, shared_); !s)
+    if (status s =
+            bind_pass(t.forward, queue_, active_state().state, t.forward_graph(), plan_target(), limits_, shared_);
+        !s)
       return s;
   if (status s = begin_forward(t.forward, x, y); !s) return s;
   return t.run_and_save(queue_, x, limits_.tokens);
@@ -397,24 +406,27 @@ status executor<Engine>::backward(const view& x, const view& dy, const mutable_v
             const result<bound_leaves> whole = current.state.bind(made);
             if (!whole) return whole.failure();
             const size_values known_sizes = sizes_for(g, made, whole->sizes);
-            return p.bind(queue_, current.state, g, plan_target(), limits_, shared_, &known_sizes);
+            if (status s = bind_pass(p, queue_, current.state, g, plan_target(), limits_, shared_, &known_sizes); !s)
+              return s;
+            if (training != nullptr) p.in->share_precomputed(p.with, *training->forward.in, training->forward.with);
+            return ok;
           });
   if (!found) return found.failure();
   pass<Engine>& p = **found;
-  if (training != nullptr && training->forward.bound())
-    p.plan_binding().borrow_precomputed(training->forward.plan_binding());
-  if (status s = p.begin(x, dy, **saved); !s) return s;
+  call_tensors with;
+  with[call_input::x] = x, with[call_input::dy] = dy;
+  if (status s = p.in->begin(p.with, with, **saved); !s) return s;
   if (dx_at >= 0)
-    if (status s = p.request_output(p.g().find_output("dx"), dx); !s) return s;
+    if (status s = p.in->request_output(p.g().find_output("dx"), dx); !s) return s;
   for (std::size_t i = 0; i < gradients.size(); ++i) {
     const gradient& d = gradients[i];
     const int k = p.g().find_output(d.name.c_str());
-    if (status s = p.request_output(k, d.into); !s) return s;
+    if (status s = p.in->request_output(k, d.into); !s) return s;
     if (!adds(d)) continue;
     if (status s = Engine::can_add(d.into); !s) return s;
     const result<mutable_view> accumulated = base_->accumulator.buffer_for(queue_, i, d.into);
     if (!accumulated) return accumulated.failure();
-    p.plan_binding().this_call().outputs[k] = *accumulated;
+    p.in->redirect_output(k, *accumulated);
   }
   if (status s = p.run(queue_); !s) return s;
   for (std::size_t i = 0; i < gradients.size(); ++i)
@@ -450,7 +462,7 @@ template <class Engine> const pass<Engine>& executor<Engine>::forward_pass() con
 template <class Engine> const plan* executor<Engine>::forward_plan() const {
   if (is_moved_from()) return nullptr;
   const pass<Engine>& p = forward_pass();
-  return p.bound() ? &p.plan_binding().launches() : nullptr;
+  return p.bound() ? &p.in->launches() : nullptr;
 }
 template <class Engine> bool executor<Engine>::runs_folded() const { return !is_moved_from() && active_state().folded; }
 template <class Engine> void executor<Engine>::kernels_changed() {
@@ -458,24 +470,24 @@ template <class Engine> void executor<Engine>::kernels_changed() {
   for (pass<Engine>* p : passes()) p->unbind();
   bound_ = false;
 }
-template <class Engine> const typename Engine::bound* executor<Engine>::bound_forward() const {
+template <class Engine> const pass<Engine>* executor<Engine>::bound_forward() const {
   if (is_moved_from()) return nullptr;
   const pass<Engine>& p = forward_pass();
-  return p.bound() ? &p.plan_binding() : nullptr;
+  return p.bound() ? &p : nullptr;
 }
-template <class Engine> typename Engine::bound* executor<Engine>::bound_forward() {
+template <class Engine> pass<Engine>* executor<Engine>::bound_forward() {
   if (is_moved_from()) return nullptr;
   pass<Engine>& p = enabled_ ? active_state().forward : base_->forward;
-  return p.bound() ? &p.plan_binding() : nullptr;
+  return p.bound() ? &p : nullptr;
 }
-template <class Engine> const typename Engine::bound* executor<Engine>::bound_backward() const {
+template <class Engine> const pass<Engine>* executor<Engine>::bound_backward() const {
   if (is_moved_from()) return nullptr;
   const pass<Engine>* const p =
       (saves() && active_state().training != nullptr ? active_state().variants().current().backward
        : enabled_                                    ? active_state().backward
                                                      : base_->backward)
           .last();
-  return p != nullptr && p->bound() ? &p->plan_binding() : nullptr;
+  return p != nullptr && p->bound() ? p : nullptr;
 }
 
 template <class Engine> sequence<pass<Engine>*> executor<Engine>::passes() {
@@ -494,14 +506,14 @@ template <class Engine> sequence<pass<Engine>*> executor<Engine>::passes() {
 // Refreshes copies of tensors after memory was written that the layer may read.
 template <class Engine> status executor<Engine>::memory_written(const mutable_view& a, const mutable_view& b) {
   for (pass<Engine>* p : passes())
-    if (p->bound()) p->plan_binding().memory_changed();
+    if (p->bound()) Engine::memory_changed(p->with.values);
   return active_state().state.reads(a) || active_state().state.reads(b) ? refresh_weight() : status(ok);
 }
 template <class Engine> status executor<Engine>::refresh_weight() {
   drop_saved();
   for (pass<Engine>* p : passes())
     if (p->bound())
-      if (status s = p->plan_binding().weight_changed(queue_); !s) return s;
+      if (status s = p->weight_changed(queue_); !s) return s;
   return bound_ ? publish() : status(ok);
 }
 template <class Engine> status executor<Engine>::bind_if_needed() {
@@ -511,23 +523,44 @@ template <class Engine> status executor<Engine>::bind_if_needed() {
   return bind_all(limits_);
 }
 template <class Engine> status executor<Engine>::bind_base() {
-  return base_->forward.bind(queue_, first().state, first().state.graphs().base_forward, plan_target(), limits_,
-                             shared_);
+  return bind_pass(base_->forward, queue_, first().state, first().state.graphs().base_forward, plan_target(), limits_,
+                   shared_);
 }
-// Binds an adapter as a low-rank branch, or folded into a copy of the weight, whichever is faster on the target. A
+template <class Engine> void executor<Engine>::drop_plans() {
+  for (auto& p : adapters_)
+    if (p != nullptr) p->planned = nullptr;
+  if (combined_ != nullptr) combined_->planned = nullptr;
+}
+// Plans an adapter as a low-rank branch, or folded into a copy of the weight, whichever is faster on the target. A
 // quantized weight is never copied.
+template <class Engine> void executor<Engine>::plan_adapter(adapter_state& p, const bound_leaves& b) {
+  const graph &branch = p.state.graphs().forward, &folded = p.state.graphs().folded;
+  const target& to = plan_target();
+  plan made;
+  if (has_quantized(b.leaf)) {
+    p.folded = false, made = fuse(branch, to);
+  } else if (to.granularity == target::work::by_products) {
+    plan branched = fuse(branch, to), plain = fuse(folded, to);
+    p.folded = folds(branch, branched, plain, b.sizes), made = std::move(p.folded ? plain : branched);
+  } else {
+    p.folded = folds(to, branch, folded, b.sizes, weight_type(branch, b.leaf)),
+    made = fuse(p.folded ? folded : branch, to);
+  }
+  p.planned = std::make_unique<plan>(std::move(made));
+}
 template <class Engine> status executor<Engine>::bind_adapter(adapter_state& p) {
   const layer_graphs& graphs = p.state.graphs();
   const graph& branch = eager() ? graphs.literal : graphs.forward;
-  p.folded = false;
-  if (result<bound_leaves> b = p.state.bind(branch); b && !eager())
-    p.folded =
-        !has_quantized(b->leaf) && folds(plan_target(), branch, graphs.folded, b->sizes, weight_type(branch, b->leaf));
+  if (p.planned == nullptr) p.folded = false;
+  if (p.planned == nullptr && !eager())
+    if (const result<bound_leaves> b = p.state.bind(branch)) plan_adapter(p, *b);
   p.backward.unbind();
   if (p.folded && !Engine::can_hold_folded(shared_, true))
     return fail(
         "this adapter is folded into a copy of the weight, and the layer was bound without one; bind() it again");
-  return p.forward.bind(queue_, p.state, p.folded ? graphs.folded : branch, plan_target(), limits_, shared_);
+  const std::unique_ptr<plan> planned = std::move(p.planned);
+  return bind_pass(p.forward, queue_, p.state, p.folded ? graphs.folded : branch, plan_target(), limits_, shared_,
+                   nullptr, planned.get());
 }
 // Sizes the adapter arguments that launches share, for all adapters whose tensors are complete.
 template <class Engine> void executor<Engine>::reserve_shared() {
@@ -539,24 +572,23 @@ template <class Engine> void executor<Engine>::reserve_shared() {
     const layer_graphs& graphs = p->state.graphs();
     const result<bound_leaves> b = p->state.bind(graphs.forward);
     if (!b) continue;  // binding this adapter will report the error
-    const bool folded = !has_quantized(b->leaf) && folds(plan_target(), graphs.forward, graphs.folded, b->sizes,
-                                                         weight_type(graphs.forward, b->leaf));
-    const graph& g = folded ? graphs.folded : graphs.forward;
-    Engine::account_for(shared_, plan_target(), g, folded ? sizes_for(g, graphs.forward, b->sizes) : b->sizes, folded,
-                        limits_);
+    plan_adapter(*p, *b);
+    const graph& g = p->folded ? graphs.folded : graphs.forward;
+    Engine::account_for(shared_, g, *p->planned, p->folded ? sizes_for(g, graphs.forward, b->sizes) : b->sizes,
+                        p->folded, limits_);
   }
-  Engine::complete(shared_, queue_);
+  if (Engine::complete(shared_, queue_)) drop_plans();
 }
 template <class Engine> status executor<Engine>::publish() {
   if (!enabled_) {
     if (!base_->forward.bound())
       if (status s = bind_base(); !s) return s;
-    return base_->forward.plan_binding().publish(queue_);
+    return Engine::publish(queue_, base_->forward.with.values);
   }
   if (trains_only()) return ok;
   if (!active_state().forward.bound())
     if (status s = bind_adapter(active_state()); !s) return s;
-  return active_state().forward.plan_binding().publish(queue_);
+  return Engine::publish(queue_, active_state().forward.with.values);
 }
 
 }  // namespace graft

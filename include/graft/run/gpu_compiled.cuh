@@ -46,9 +46,12 @@ extern template mma_attention_kernels all_mma_attention_kernels<__nv_bfloat16>()
 extern template class multi_lora_gemm<float>;
 extern template class multi_lora_gemm<__nv_bfloat16>;
 extern template class multi_lora_gemm<__half>;
-extern template class plan_binding<float>;
-extern template class plan_binding<__nv_bfloat16>;
-extern template class plan_binding<__half>;
+extern template class program<float>;
+extern template class execution<float>;
+extern template class program<__nv_bfloat16>;
+extern template class execution<__nv_bfloat16>;
+extern template class program<__half>;
+extern template class execution<__half>;
 extern template class token_sampler<float>;
 extern template class token_sampler<__nv_bfloat16>;
 extern template class token_sampler<__half>;

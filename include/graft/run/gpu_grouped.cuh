@@ -48,9 +48,9 @@ status forward_grouped(cudaStream_t stream, const std::vector<projection<T>>& la
     const projection<T>& layer = layers[static_cast<std::size_t>(i)];
     auto* bound = layer.layer->bound_forward();
     if (bound == nullptr) return fail("layer ", i, ": bind() the layer before a call");
-    if (!bound->made().one_product())
+    if (!bound->in->engine_program().one_product())
       return fail("layer ", i, ": this layer is more than one GEMM; call its forward()");
-    gemm_binding<T>& p = bound->made().product();
+    gemm_binding<T>& p = bound->with.values.products[0];
     if (p.is_quantized()) return fail("a weight of these layers is quantized; run them one after the other");
     const gemm_problem s = p.shape(x.size[0]);
     if (s.k != x.size[1]) return fail("layer ", i, " has an inner size of ", s.k, ", x has ", x.size[1]);

@@ -52,26 +52,28 @@ template <class T> class executor : public graft::executor<engine<T>> {
     text t;
     const plan* p = this->forward_plan();
     if (p == nullptr) return t << "not bound", t;
-    const auto& made = this->bound_forward()->made();
+    const graph& g = this->bound_forward()->g();
+    const auto& products = this->bound_forward()->with.values.products;
     for (int k = 0; k < p->launches.size(); ++k) {
       const graft::launch& l = p->launches[k];
       t << (k > 0 ? "; " : "");
-      if (l.product < 0) {
-        t << row(made.value()[l.anchor].what).name << (l.sum >= 0 ? " wgrad" : " by itself");
+      const gemm_launch* const gemm = p->as<gemm_launch>(l);
+      if (gemm == nullptr) {
+        t << row(g[p->anchor_of(l)].what).name << (l.is<wgrad_sum>() ? " wgrad" : " by itself");
         continue;
       }
-      if (const quantized_choice quantized = made.product(l.product).quantized_choice_for(tokens, p->to);
-          quantized.groups > 0) {
-        const int launches = launch_count_of(quantized, made.product(l.product).rank());
+      const auto& product = products[gemm->product];
+      if (const quantized_choice quantized = product.quantized_choice_for(tokens, p->to); quantized.groups > 0) {
+        const int launches = launch_count_of(quantized, product.rank());
         t << "quantized skinny GEMM, " << launches << (launches == 1 ? " launch" : " launches");
         continue;
       }
-      if (made.product(l.product).is_quantized()) t << "dequantize, ";
-      if (takes_skinny_nn(made.product(l.product).shape(tokens), p->to)) {
+      if (product.is_quantized()) t << "dequantize, ";
+      if (takes_skinny_nn(product.shape(tokens), p->to)) {
         t << "skinny GEMM, NN weight";
         continue;
       }
-      const gemm_choice c = choose(made.product(l.product).shape(tokens), p->to, this->queued().kernels.gemm.have);
+      const gemm_choice c = choose(product.shape(tokens), p->to, this->queued().kernels.gemm.have);
       t << name_of(c.path) << ", " << c.launches << (c.launches == 1 ? " launch" : " launches");
     }
     if (this->enabled() && this->runs_folded()) t << "; adapter folded into a copy of the weight";

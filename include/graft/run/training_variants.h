@@ -39,7 +39,7 @@ template <class Engine> class training_passes {
   status run_and_save(queue& q, const view& x, long long tokens) {
     saved_.clear(), has_saved_ = false;
     const graph g = forward.g();
-    const call& c = forward.plan_binding().this_call();
+    const call& c = forward.in->this_call();
     size_values largest = c.sizes;
     if (g.sizes.tokens(largest) < tokens) g.sizes.set_tokens(largest, tokens);
     long long total = 0;
@@ -51,7 +51,7 @@ template <class Engine> class training_passes {
     }
     auto* at = memory_ != nullptr ? static_cast<unsigned char*>(memory_->data()) : nullptr;
     for (int k = first_saved(); k < g.outs; at += bytes(g, k++, largest))
-      if (status s = forward.request_output(k, shaped(g, k, c.sizes, at)); !s) return s;
+      if (status s = forward.in->request_output(k, shaped(g, k, c.sizes, at)); !s) return s;
     if (status s = forward.run(q); !s) return s;
     for (int k = first_saved(); k < g.outs; ++k) {
       const mutable_view& v = c.outputs[k];

@@ -41,7 +41,7 @@ template <class Layer> struct type_kernels {
         l = l |
             gemm_kernels_for_layer(size_or_zero(g, n), size_or_zero(g, k), padded_rank(rank), s.prologue >= 0, true);
     }
-    for (const wgrad_sum& s : p.sums) {
+    for (const wgrad_sum& s : p.all<wgrad_sum>()) {
       const int left = size_or_zero(g, g[s.left].d[3]), right = size_or_zero(g, g[s.right].d[3]),
                 least = left < right ? left : right;
       for (const int rank : {16, 32, 64})
@@ -52,7 +52,7 @@ template <class Layer> struct type_kernels {
   }
   static constexpr launch_mask launches_for(const graph& g) {
     target without_prologue = sm_90;  // for a layer with further adapters, whose GEMM has a branch and no prologue
-    without_prologue.fuses_prologue = false;
+    without_prologue.can<gemm_launch>().fuses_prologue = false;
     const plan p = fuse(g, sm_90);
     const auto size = [&](dim d) { return size_or_zero(g, d); };
     launch_mask s = launches_of(g, p, size) | bind_launches(g, p.when, size);

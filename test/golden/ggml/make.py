@@ -16,10 +16,11 @@ from gguf.constants import GGML_QUANT_SIZES
 from gguf.quants import dequantize, quantize
 from safetensors.numpy import save_file
 
-# The offsets of a block's halves in half precision: its scale and, where there is one, its minimum or scale of those.
+# The offsets of a block's halves in half precision: its scale and, where there is one, its minimum or scale of those. MXFP4
+# has an exponent instead.
 HALVES = {
     "Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2], "Q8_0": [0], "Q2_K": [80, 82], "Q3_K": [108],
-    "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208], "IQ4_NL": [0], "IQ4_XS": [0],
+    "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208], "IQ4_NL": [0], "IQ4_XS": [0], "MXFP4": [],
 }
 
 
@@ -29,6 +30,9 @@ def random_blocks(rng, name, rows, blocks):
     for at in HALVES[name]:
         halves = (rng.uniform(0.5, 2, (rows, blocks)) * 0.01 * rng.choice([-1, 1], (rows, blocks))).astype(np.float16)
         out[:, :, at:at + 2] = halves[:, :, None].view(np.uint8)
+    if name == "MXFP4":  # powers of two around 0.01, and the two subnormal ones
+        out[:, :, 0] = rng.integers(118, 126, (rows, blocks))
+        out[0, :2, 0] = 0, 1
     return out.reshape(rows, blocks * size)
 
 

@@ -37,7 +37,7 @@ struct tensors {
         "file", [&](const std::string& n) { return views.contains(n) ? &views[n] : nullptr; }, quant_state);
     return in.read(views.at("a.weight"));
   }
-  std::string said() {
+  std::string error_text() {
     const auto r = read();
     return r ? "" : r.message();
   }
@@ -117,7 +117,7 @@ TEST_CASE("bitsandbytes: tensors that do not fit are refused with the name of th
   auto four = [](bool nested, auto change) {
     tensors t = four_bits(nested);
     change(t);
-    return t.said();
+    return t.error_text();
   };
   auto state = [&](const char* text) {
     return four(false, [&](tensors& t) { t.put_text("a.weight.quant_state.bitsandbytes__nf4", text); });
@@ -157,8 +157,9 @@ TEST_CASE("bitsandbytes: tensors that do not fit are refused with the name of th
         "nested_blocksize");
   tensors t = eight_bits();
   t.all.erase("a.SCB");
-  CHECK(t.said() == "file: tensor 'a.weight' has no 'SCB' beside it");
+  CHECK(t.error_text() == "file: tensor 'a.weight' has no 'SCB' beside it");
   t = eight_bits();
   t.put("a.weight_format", io::safetensors_type::u8, std::vector<char>{1});
-  CHECK(t.said().ends_with("has a weight_format that is not 0 (row-major); save it with bitsandbytes 0.45 or later"));
+  CHECK(t.error_text().ends_with(
+      "has a weight_format that is not 0 (row-major); save it with bitsandbytes 0.45 or later"));
 }

@@ -267,18 +267,18 @@ TEST_CASE("gguf: experts that do not fit are refused") {
   const status written = save_gguf_adapters((folder.path / "adapter.gguf").string(), on_experts, m.config());
   CHECK(std::string(written.message()).find("is of experts, whose adapters are not written as GGUF") !=
         std::string::npos);
-  const auto said = [&](const char* gates, const char* ups, auto change) {
+  const auto message_of = [&](const char* gates, const char* ups, auto change) {
     tensors all = random_tensors(architectures[0]);
     change(all);
     write(file, architectures[0], all, gates, ups, "q8_0");
     return std::string(load_gguf<engine>(file).message());
   };
-  CHECK(said("q8_0", "q4_0", [](tensors&) {}).find("the gates and the ups of 'model.layers.0.mlp.experts'") !=
+  CHECK(message_of("q8_0", "q4_0", [](tensors&) {}).find("the gates and the ups of 'model.layers.0.mlp.experts'") !=
         std::string::npos);
-  CHECK(said("q8_0", "q8_0", [](tensors& all) {
+  CHECK(message_of("q8_0", "q8_0", [](tensors& all) {
           all.erase("blk.1.ffn_up_exps.weight");
         }).find("'model.layers.1.mlp.experts' has gates and no ups") != std::string::npos);
-  CHECK(said("q8_0", "q8_0", [](tensors& all) {
+  CHECK(message_of("q8_0", "q8_0", [](tensors& all) {
           all.erase("blk.1.ffn_gate_exps.weight");
         }).find("'model.layers.1.mlp.experts' has ups and no gates") != std::string::npos);
 }

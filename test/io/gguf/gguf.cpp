@@ -51,7 +51,7 @@ class gguf_writer {
   std::uint64_t fact_count_ = 0, tensor_count_ = 0;
 };
 
-// Neighbours of a pair beside each other, as ggml has the rows of Q and K of a Llama.
+// Puts the two rows of a RoPE pair next to each other, as ggml has the rows of Q and K of a Llama.
 std::vector<float> interleaved(const std::vector<float>& v, long long rows, int heads) {
   const auto width = v.size() / static_cast<std::size_t>(rows), size = static_cast<std::size_t>(rows / heads);
   std::vector<float> out(v.size());
@@ -62,7 +62,7 @@ std::vector<float> interleaved(const std::vector<float>& v, long long rows, int 
   }
   return out;
 }
-// Families whose norms are beside other layers than those of Llama, and Phi-3, have other names.
+// Families whose norms are next to other layers than in Llama, and Phi-3, have other names.
 std::string gguf_name(std::string name, bool has_post_norms = false) {
   static const std::pair<const char*, const char*> post_norms[] = {{"post_attention_layernorm", "post_attention_norm"},
                                                                    {"pre_feedforward_layernorm", "ffn_norm"},
@@ -202,21 +202,21 @@ written write_as(const std::string& model_folder, const std::vector<quant_format
     if (across) values = transposed(values, v.size[0]), std::swap(file_view.size[0], file_view.size[1]);
     const quant_format format = v.rank == 2 && !formats.empty() ? formats[turn++ % formats.size()] : quant_format{};
     // Rows that are no whole number of blocks stay floats.
-    const bool coded =
+    const bool is_quantized =
         format.type == dtype::ggml && cpu::quantize(values.data(), file_view.size[0], file_view.size[1], format);
     auto encoded = [&](const std::vector<float>& from) {
       auto made = cpu::quantize(from.data(), file_view.size[0], file_view.size[1], format);
       REQUIRE_MESSAGE(made, made.message());
       return std::move(*made);
     };
-    if (coded) cpu::convert(encoded(values).as_view(), values.data());
+    if (is_quantized) cpu::convert(encoded(values).as_view(), values.data());
     const bool query = name.find("q_proj") != name.npos, key = name.find("k_proj") != name.npos;
     std::vector<float> stored = (family == "llama" || family == "granite" || family == "smollm3") && (query || key)
                                     ? interleaved(values, v.size[0], query ? c.heads : c.kv_heads)
                                     : values;
     if (family.starts_with("gemma") && name.ends_with("norm.weight"))  // converters add 1
       for (std::size_t i = 0; i < values.size(); ++i) stored[i] = values[i] + 1, values[i] = stored[i] - 1;
-    if (coded) {
+    if (is_quantized) {
       const cpu::quantized_weight codes = encoded(stored);
       to.tensor(gguf_name(name, has_post_norms), file_view, static_cast<std::uint32_t>(format.block_type),
                 std::as_bytes(std::span(codes.data)));
@@ -377,33 +377,33 @@ std::string refused_tensor(std::uint32_t type, long long rows, long long cols, s
 }  // namespace
 
 TEST_CASE("gguf: facts that change what is computed are read or refused by name") {
-  const auto said = [](auto change) { return refused_facts(change); };
-  CHECK(said([](gguf_writer&) {}) == "");
-  CHECK(said([](gguf_writer& w) { w.fact("llama.expert_count", 4, std::uint32_t{0}); }) == "");
-  CHECK(said([](gguf_writer& w) { w.fact("llama.expert_count", 4, std::uint32_t{8}); }) ==
+  const auto message_of = [](auto change) { return refused_facts(change); };
+  CHECK(message_of([](gguf_writer&) {}) == "");
+  CHECK(message_of([](gguf_writer& w) { w.fact("llama.expert_count", 4, std::uint32_t{0}); }) == "");
+  CHECK(message_of([](gguf_writer& w) { w.fact("llama.expert_count", 4, std::uint32_t{8}); }) ==
         "model.gguf: the fact 'llama.expert_used_count' is missing");
-  CHECK(said([](gguf_writer& w) { w.fact("llama.logit_scale", 6, 2.0F); }) ==
+  CHECK(message_of([](gguf_writer& w) { w.fact("llama.logit_scale", 6, 2.0F); }) ==
         "model.gguf: the fact 'llama.logit_scale' is not a setting that is supported");
-  CHECK(said([](gguf_writer& w) { w.fact("general.type", "adapter"); }) ==
+  CHECK(message_of([](gguf_writer& w) { w.fact("general.type", "adapter"); }) ==
         "model.gguf: 'general.type' is 'adapter', expected a model");
-  CHECK(said([](gguf_writer& w) { w.fact("split.count", 2, std::uint16_t{3}); }) ==
+  CHECK(message_of([](gguf_writer& w) { w.fact("split.count", 2, std::uint16_t{3}); }) ==
         "model.gguf: this is one of 3 files of a model; join them with llama-gguf-split --merge");
   CHECK(
-      said([](gguf_writer& w) { w.fact("llama.rope.scaling.type", "longrope"); }) ==
+      message_of([](gguf_writer& w) { w.fact("llama.rope.scaling.type", "longrope"); }) ==
       "model.gguf: positions are scaled by 'longrope', expected none, linear or yarn; load the model from its Hugging "
       "Face folder");
-  CHECK(said([](gguf_writer& w) { w.fact("llama.rope.scaling.type", "linear"); }) ==
+  CHECK(message_of([](gguf_writer& w) { w.fact("llama.rope.scaling.type", "linear"); }) ==
         "model.gguf: the fact 'llama.rope.scaling.factor' is missing");
-  CHECK(said([](gguf_writer& w) {
+  CHECK(message_of([](gguf_writer& w) {
           w.fact("llama.rope.scaling.type", "yarn").fact("llama.rope.scaling.factor", 6, 0.5F);
         }) == "model.gguf: the fact 'llama.rope.scaling.factor' is below 1, and yarn stretches positions");
-  CHECK(said([](gguf_writer& w) { w.fact("llama.rope.freq_base", 6, NAN); }) ==
+  CHECK(message_of([](gguf_writer& w) { w.fact("llama.rope.freq_base", 6, NAN); }) ==
         "model.gguf: the fact 'llama.rope.freq_base' is no number above 0");
-  CHECK(said([](gguf_writer& w) { w.fact("llama.attention.value_length", 4, std::uint32_t{8}); }) ==
+  CHECK(message_of([](gguf_writer& w) { w.fact("llama.attention.value_length", 4, std::uint32_t{8}); }) ==
         "model.gguf: keys of 16 and values of 8 elements are not supported");
-  CHECK(said([](gguf_writer& w) { w.fact("llama.attention.causal", 7, std::uint8_t{0}); }) ==
+  CHECK(message_of([](gguf_writer& w) { w.fact("llama.attention.causal", 7, std::uint8_t{0}); }) ==
         "model.gguf: the fact 'llama.attention.causal' is not 1: tokens attend to those before them only");
-  CHECK(said([](gguf_writer& w) { w.fact("tokenizer.ggml.eos_token_id", 6, 2.0F); }) ==
+  CHECK(message_of([](gguf_writer& w) { w.fact("tokenizer.ggml.eos_token_id", 6, 2.0F); }) ==
         "model.gguf: the fact 'tokenizer.ggml.eos_token_id' is no token");
 }
 TEST_CASE("gguf: merging keeps K-quants that can be made, refuses others before anything changes, and gives floats") {
@@ -471,17 +471,17 @@ TEST_CASE("gguf: tensors whose type is not read, whose rows are no whole blocks,
         "are whole blocks of 256");
   for (const auto& [type, name] : {std::pair{16U, "IQ2_XXS"},
                                    {9U, "Q8_1"},
-                                   {39U, "MXFP4"},
+                                   {40U, "NVFP4"},
                                    {28U, "F64"},
                                    {4U, "unknown"},
                                    {0xffffffffU, "unknown"}}) {
-    const std::string said = refused_tensor(type, 3, 512, 10000);
-    INFO(said);
-    CHECK(
-        said.find("has ggml's type " + std::to_string(type) + " (" + name +
-                  "), expected one of f32, f16, bf16, q4_0, "
-                  "q4_1, q5_0, q5_1, q8_0, q2_k, q3_k, q4_k, q5_k, q6_k, iq4_nl, iq4_xs; quantize the model to one of "
-                  "them") != std::string::npos);
+    const std::string message = refused_tensor(type, 3, 512, 10000);
+    INFO(message);
+    CHECK(message.find(
+              "has ggml's type " + std::to_string(type) + " (" + name +
+              "), expected one of f32, f16, bf16, q4_0, "
+              "q4_1, q5_0, q5_1, q8_0, q2_k, q3_k, q4_k, q5_k, q6_k, iq4_nl, iq4_xs, mxfp4; quantize the model to "
+              "one of them") != std::string::npos);
   }
   CHECK(refused_tensor(12, 1LL << 40, 1LL << 40, 10000).find("has an axis of") != std::string::npos);
 }

@@ -2,10 +2,15 @@
 // Models written as GGUF files: what is written is read back bit for bit, with all metadata; matrices become the types
 // that are named; and what cannot be written is refused by name.
 #include <doctest/doctest.h>
+#include <graft/io/gguf/folder_metadata.h>
 #include <graft/io/gguf/save_model.h>
+#include <graft/io/gguf/tokenizer.h>
 #include <graft/io/gguf/writer.h>
 #include <graft/io/load_model.h>
+#include <graft/io/tokenizer/tokenizer_file.h>
 #include <graft/model/on_cpu.h>
+
+#include <fstream>
 
 #include "../support.h"
 
@@ -115,6 +120,174 @@ TEST_CASE("gguf writer: matrices become any type, rows that are no whole blocks 
   CHECK(io::find_gguf_matrix_type("") == nullptr);
 }
 
+TEST_CASE("gguf writer: mixtures store the layers in more bits that llama.cpp does") {
+  // The layers of Llama 2 7B in Q4_K_M, as llama.cpp's quantizer prints them.
+  constexpr int in_q6_k[] = {0, 1, 2, 3, 6, 9, 12, 15, 18, 21, 24, 27, 28, 29, 30, 31};
+  const std::vector<float> numbers(512);
+  const view wide = view_of(numbers.data(), 2, 256), narrow = view_of(numbers.data(), 16, 32);
+  const auto type = [](const char* as, const std::string& tensor, const view& v, io::gguf_model_facts of) {
+    const io::gguf_matrix_type* const named = io::find_gguf_matrix_type(as);
+    REQUIRE(named != nullptr);
+    const io::gguf_matrix_type* const found = io::gguf_type_for(*named, tensor, v, of);
+    return std::string(found != nullptr ? found->name : "as it is");
+  };
+  const io::gguf_model_facts llama7b{.layers = 32}, llama70b{.layers = 80, .shares_values = true};
+  for (int l = 0; l < 32; ++l) {
+    INFO(l);
+    const std::string layer = "blk." + std::to_string(l) + ".";
+    const bool more = std::find(std::begin(in_q6_k), std::end(in_q6_k), l) != std::end(in_q6_k);
+    for (const char* tensor : {"attn_v.weight", "ffn_down.weight", "attn_qkv.weight"}) {
+      CHECK(type("q4_k_m", layer + tensor, wide, llama7b) == (more ? "q6_k" : "q4_k_m"));
+      CHECK(type("q5_k_m", layer + tensor, wide, llama7b) == (more ? "q6_k" : "q5_k_m"));
+      CHECK(type("q4_k_s", layer + tensor, wide, llama7b) == (l < 4 ? "q5_k" : "q4_k_s"));
+      CHECK(type("q4_k_m", layer + tensor, narrow, llama7b) == (more ? "q8_0" : "q5_0"));
+      CHECK(type("q4_k", layer + tensor, wide, llama7b) == "q4_k");
+    }
+    for (const char* tensor : {"attn_q.weight", "attn_k.weight", "attn_output.weight", "ffn_up.weight"})
+      CHECK(type("q4_k_m", layer + tensor, wide, llama7b) == "q4_k_m");
+    CHECK(type("q4_k_m", layer + "attn_norm.weight", view_of(numbers.data(), 256), llama7b) == "as it is");
+  }
+  CHECK(type("q4_k_m", "blk.11.attn_v.weight", wide, llama70b) == "q5_k");
+  CHECK(type("q4_k_m", "blk.11.ffn_down.weight", wide, llama70b) == "q4_k_m");
+  CHECK(type("q4_k_m", "blk.9.attn_v.weight", wide, llama70b) == "q6_k");
+  CHECK(type("q4_k_m", "output.weight", wide, llama7b) == "q6_k");
+  CHECK(type("q4_k_m", "token_embd.weight", wide, llama7b) == "q4_k_m");
+  CHECK(type("q4_k_m", "token_embd.weight", wide, {.tied = true, .layers = 32}) == "q6_k");
+}
+
+namespace {
+// A folder with a model of golden/models, and a tokenizer that has a token for each of its rows, which are bytes.
+// Its sliding window is taken away unless it is kept.
+void make_folder(const std::filesystem::path& to, const std::string& model, std::uint64_t rows, bool keeps_window) {
+  std::filesystem::create_directories(to);
+  const std::string base = golden + "/models/" + model + "/base/";
+  std::filesystem::copy_file(base + "model.safetensors", to / "model.safetensors");
+  const auto stated = io::read_file(base + "config.json");
+  REQUIRE(stated);
+  std::string config(io::as_chars(*stated));
+  const std::string window = "\"sliding_window\": ";
+  if (const std::size_t at = config.find(window); !keeps_window && at != config.npos) {
+    const std::size_t begin = at + window.size();
+    config.replace(begin, config.find_first_of(",\n}", begin) - begin, "null");
+  }
+  std::ofstream(to / "config.json") << config;
+  const auto bytes = io::read_file(GRAFT_GOLDEN_DIR "/../programs/bytes_tokenizer.json");
+  REQUIRE(bytes);
+  const auto top = io::parse_json(io::as_chars(*bytes), "tokenizer.json");
+  REQUIRE(top);
+  const io::json& vocabulary = *top->find("model")->find("vocab");
+  std::string shorter;
+  for (std::size_t i = 0; i < vocabulary.keys.size(); ++i)
+    if (vocabulary.items[i].whole < rows)
+      shorter += (shorter.empty() ? "" : ", ") + io::json_text(vocabulary.keys[i]) + ": " +
+                 std::to_string(vocabulary.items[i].whole);
+  std::ofstream(to / "tokenizer.json")
+      << R"({"added_tokens": [], "normalizer": null, "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false},)"
+      << R"( "post_processor": null, "decoder": {"type": "ByteLevel"}, "model": {"type": "BPE", "vocab": {)" << shorter
+      << R"(}, "merges": []}})";
+  std::ofstream(to / "tokenizer_config.json") << R"({"eos_token": "A", "chat_template": "{{ messages[0].content }}"})";
+}
+}  // namespace
+
+TEST_CASE("gguf writer: a model of a folder becomes a file that means the same") {
+  int written = 0;
+  for (const char* name :
+       {"llama", "llama_rope_linear", "llama_rope_llama3", "llama_rope_yarn", "llama_tied_bias", "mistral", "qwen2",
+        "qwen3", "gemma", "gemma2", "gemma3", "granite", "olmo2", "phi3", "smollm3", "opt", "gpt2", "phi3_longrope"}) {
+    INFO(std::string(name));
+    const temp_folder folder;
+    const std::string from = folder.path / name, to = folder.path / "model.gguf";
+    const auto config = io::hf::read_config(golden + "/models/" + name + "/base");
+    REQUIRE_MESSAGE(config, config.message());
+    const std::string family = name;
+    const bool keeps_window = family.starts_with("gemma") || family == "smollm3";
+    make_folder(from, name, static_cast<std::uint64_t>(config->vocabulary), keeps_window);
+    const auto model = io::open_model(from);
+    REQUIRE_MESSAGE(model, model.message());
+    const status saved = io::save_gguf(to, model->weights, from, io::find_gguf_matrix_type("f32"));
+    if (!saved) {
+      MESSAGE(std::string(saved.message()));
+      CHECK(std::string(saved.message()).find("convert_hf_to_gguf.py") != std::string::npos);
+      CHECK(folder.files() == 1);
+      continue;
+    }
+    ++written;
+    const io::hf::model_files copy = opened(to);
+    CHECK(copy.weights.tensors.size() == model->weights.tensors.size());
+    for (const auto& [tensor, v] : model->weights.tensors) {
+      INFO(tensor);
+      REQUIRE(copy.weights.tensors.contains(tensor));
+      std::vector<float> a = floats_of(v);
+      const std::vector<float> b = floats_of(copy.weights.tensors.at(tensor));
+      REQUIRE(a.size() == b.size());
+      float off = 0;
+      for (std::size_t i = 0; i < a.size(); ++i) off = std::max(off, std::abs(a[i] - b[i]));
+      CHECK(off <= 1.2e-7F);  // Gemma's norms are written plus 1
+    }
+    const io::gguf file = mapped(to);
+    CHECK(file.find_value("general.type")->word == "model");
+    CHECK(file.find_value("tokenizer.ggml.pre")->word == "gpt-2");
+    CHECK(file.find_value("tokenizer.chat_template")->word == "{{ messages[0].content }}");
+    CHECK(file.find_value("tokenizer.ggml.tokens")->whole == config->vocabulary);
+  }
+  CHECK(written >= 12);
+  // llama.cpp computes no window for these, so a file would mean another model there.
+  for (const char* name : {"mistral", "phi3"}) {
+    const temp_folder folder;
+    const std::string from = folder.path / name, to = folder.path / "model.gguf";
+    make_folder(from, name, 96, true);
+    const auto model = io::open_model(from);
+    REQUIRE_MESSAGE(model, model.message());
+    const std::string said = io::save_gguf(to, model->weights, from).message();
+    CHECK(said.find("which llama.cpp computes for Gemma 2 and 3 alone") != std::string::npos);
+    CHECK(folder.files() == 1);
+  }
+}
+
+TEST_CASE("gguf writer: a tokenizer of a folder encodes as it did, or is refused") {
+  const auto page = io::read_file(GRAFT_GOLDEN_DIR "/../../docs/concepts.md");
+  REQUIRE(page);
+  const std::string text(io::as_chars(*page));
+  auto config = io::hf::read_config(golden + "/models/llama/base");
+  REQUIRE(config);
+  config->vocabulary = 600, config->tokens = {};  // those of the model are other tokens here
+  const std::vector<float> rows(600 * 2);
+  for (const char* name : {"gpt2", "llama3", "qwen2", "gpt4o", "absent_bytes", "llama2", "mistral", "gemma", "deepseek",
+                           "gpt2_space", "whitespace", "splits", "inverted", "metaspace_unk", "t5", "unigram_bytes"}) {
+    INFO(std::string(name));
+    const bool expected =
+        std::string_view("gpt2 llama3 qwen2 gpt4o absent_bytes llama2 mistral gemma ").find(std::string(name) + ' ') !=
+        std::string::npos;
+    const temp_folder folder;
+    const std::string from = golden + "/tokenizers/" + name, to = folder.path / "tokenizer.gguf";
+    io::gguf_writer writer;
+    std::vector<float> divisors;
+    const auto tokenizer = io::hf::read_tokenizer(from);
+    REQUIRE_MESSAGE(tokenizer, tokenizer.message());
+    const auto plain = tokenizer->encode("a", false), whole = tokenizer->encode("a", true);
+    REQUIRE((plain && whole));
+    config->tokens.bos_token.reset();
+    if (whole->size() > plain->size()) config->tokens.bos_token = static_cast<int>(whole->front());
+    const status s = io::put_folder_metadata(writer, from, *config, divisors);
+    if (!s) {
+      CHECK(std::string(s.message()).find("convert_hf_to_gguf.py") != std::string::npos);
+      if (expected) FAIL_CHECK(std::string(s.message()));
+      continue;
+    }
+    REQUIRE(writer.add("token_embd.weight", view_of(rows.data(), 600, 2)));
+    REQUIRE(writer.save(to));
+    const auto written = io::tokenizer_of(mapped(to)), original = io::hf::read_tokenizer(from);
+    REQUIRE_MESSAGE(written, written.message());
+    REQUIRE_MESSAGE(original, original.message());
+    const auto a = original->encode(text), b = written->encode(text);
+    REQUIRE_MESSAGE(a, a.message());
+    REQUIRE_MESSAGE(b, b.message());
+    const bool same_text = written->decode(*b) == original->decode(*a);  // not printed where it differs
+    CHECK(*a == *b);
+    CHECK(same_text);
+  }
+}
+
 TEST_CASE("gguf writer: a merged model computes what the adapted one does") {
   const temp_folder folder;
   const std::string from = golden + "/gguf/llama_mixed/model.gguf", to = folder.path / "merged.gguf";
@@ -155,7 +328,6 @@ TEST_CASE("gguf writer: what cannot be written is refused by name, and no file i
     CHECK(folder.files() == 0);
     return std::string(s.message());
   };
-  CHECK(refused(golden + "/models/llama/base", nullptr).find("this is a folder") != std::string::npos);
   CHECK(refused(folder.path / "nothing.gguf", nullptr).find("there is no such file") != std::string::npos);
   const std::string norm = "model.norm.weight";
   const view kept = model.weights.tensors.at(norm);

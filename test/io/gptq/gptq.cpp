@@ -18,14 +18,15 @@ namespace {
 constexpr std::uint64_t out = 32, in = 32;
 
 struct weight_in_file {
-  quantized_weights how{.type = dtype::u4, .stored_as = quantized_storage::gptq, .group_size = 16};
+  quantized_weights quantization{.type = dtype::u4, .stored_as = quantized_storage::gptq, .group_size = 16};
   changed_tensors file{};
   io::gptq_pool pool{};
 
-  explicit weight_in_file(const quantized_weights& settings) : how(settings) {
-    const int bits = bits_of(how.type), mask = (1 << bits) - 1;
-    const bool is_awq = how.stored_as == quantized_storage::awq;
-    const std::uint64_t size = how.group_size < 0 ? in : static_cast<std::uint64_t>(how.group_size), groups = in / size;
+  explicit weight_in_file(const quantized_weights& settings) : quantization(settings) {
+    const int bits = bits_of(quantization.type), mask = (1 << bits) - 1;
+    const bool is_awq = quantization.stored_as == quantized_storage::awq;
+    const std::uint64_t size = quantization.group_size < 0 ? in : static_cast<std::uint64_t>(quantization.group_size),
+                        groups = in / size;
     const auto wide = static_cast<std::uint64_t>(bits);
     std::vector<std::uint32_t> codes(in * out * wide / 32), zeros(groups * out * wide / 32);
     // Sets a code of `bits` bits at bit `at` of column or row `first`, whose words are `stride` apart.
@@ -41,14 +42,14 @@ struct weight_in_file {
                : put(codes, r, out, c * wide, code_of(r, c));
       for (std::uint64_t g = 0; g < groups; ++g)
         put(zeros, g * out * wide / 32, 1, (is_awq ? r / 8 * 8 + place[r % 8] : r) * wide,
-            (zero_of(r) - (how.zeros_less_one ? 1 : 0)) & mask);
+            (zero_of(r) - (quantization.zeros_less_one ? 1 : 0)) & mask);
     }
     std::vector<float> scales;
     std::vector<std::int32_t> group;
     for (std::uint64_t g = 0; g < groups; ++g)
       for (std::uint64_t r = 0; r < out; ++r) scales.push_back(static_cast<float>(r + 1));
     for (std::uint64_t c = 0; c < in; ++c)
-      group.push_back(static_cast<std::int32_t>(how.act_order ? (c * 7 + 3) % groups : c / size));
+      group.push_back(static_cast<std::int32_t>(quantization.act_order ? (c * 7 + 3) % groups : c / size));
     file.put("a.qweight", safetensors_type::i32, is_awq ? shape{in, out / 8} : shape{in * wide / 32, out}, codes);
     file.put("a.qzeros", safetensors_type::i32, {groups, out * wide / 32}, zeros);
     file.put("a.scales", safetensors_type::f32, {groups, out}, scales);
@@ -56,18 +57,18 @@ struct weight_in_file {
   }
   using shape = std::vector<std::uint64_t>;
   int code_of(std::uint64_t r, std::uint64_t c) const {
-    return static_cast<int>(3 * r + c) & ((1 << bits_of(how.type)) - 1);
+    return static_cast<int>(3 * r + c) & ((1 << bits_of(quantization.type)) - 1);
   }
-  int zero_of(std::uint64_t r) const { return static_cast<int>(r) & ((1 << bits_of(how.type)) - 1); }
+  int zero_of(std::uint64_t r) const { return static_cast<int>(r) & ((1 << bits_of(quantization.type)) - 1); }
 
   result<std::optional<view>> read() {
     const auto find = file.finder();
-    io::gptq_reader in_file("file", find, pool, how);
+    io::gptq_reader in_file("file", find, pool, quantization);
     const auto v = in_file.read(*find("a.qweight"));
     if (v) CHECK(in_file.used().size() == file.all.size());
     return v;
   }
-  std::string said() {
+  std::string error_text() {
     const auto r = read();
     return r ? "" : r.message();
   }
@@ -90,15 +91,16 @@ std::vector<quantized_weights> every_setting() {
 }  // namespace
 
 TEST_CASE("gptq: codes, zero points and scales are those of the file, in every number of bits and both formats") {
-  for (const quantized_weights& how : every_setting()) {
-    INFO(std::string(name_of(how.type)), ", groups of ", how.group_size, ", desc_act ", how.act_order, ", v1 ",
-         how.zeros_less_one);
-    weight_in_file w(how);
+  for (const quantized_weights& quantization : every_setting()) {
+    INFO(std::string(name_of(quantization.type)), ", groups of ", quantization.group_size, ", desc_act ",
+         quantization.act_order, ", v1 ", quantization.zeros_less_one);
+    weight_in_file w(quantization);
     const auto v = w.read();
     REQUIRE_MESSAGE(v, std::string(v.message()));
     REQUIRE(v->has_value());
     CHECK(((*v)->size[0] == 32 && (*v)->size[1] == 32));
-    CHECK(((*v)->quant->format.scaled == scale_granularity::column_group) == (how.act_order && how.group_size == 16));
+    CHECK(((*v)->quant->format.scaled == scale_granularity::column_group) ==
+          (quantization.act_order && quantization.group_size == 16));
     std::vector<float> numbers(out * in);
     cpu::convert(**v, numbers.data());
     bool right = true;
@@ -111,11 +113,11 @@ TEST_CASE("gptq: codes, zero points and scales are those of the file, in every n
 }
 
 TEST_CASE("gptq: a weight is written with the bytes that it was read from") {
-  for (const quantized_weights& how : every_setting()) {
-    weight_in_file w(how);
+  for (const quantized_weights& quantization : every_setting()) {
+    weight_in_file w(quantization);
     const auto v = w.read();
     REQUIRE((v && v->has_value()));
-    io::gptq_writer writer(how);
+    io::gptq_writer writer(quantization);
     std::vector<io::tensor_view> tensors;
     REQUIRE(writer.add("a.weight", **v, tensors));
     CHECK(tensors.size() == w.file.all.size());
@@ -132,15 +134,15 @@ TEST_CASE("gptq: a weight is written with the bytes that it was read from") {
 TEST_CASE("gptq: without desc_act a file may have no g_idx") {
   weight_in_file w({.type = dtype::u4, .stored_as = quantized_storage::gptq, .group_size = 16});
   w.file.all.erase("a.g_idx");
-  CHECK(w.said().empty());
+  CHECK(w.error_text().empty());
 }
 
 TEST_CASE("gptq: tensors that do not fit are refused with the name of the weight") {
   const quantized_weights gptq{.type = dtype::u4, .stored_as = quantized_storage::gptq, .group_size = 16};
-  const auto changed = [](quantized_weights how, auto change) {
-    weight_in_file w(how);
+  const auto changed = [](quantized_weights quantization, auto change) {
+    weight_in_file w(quantization);
     change(w.file.all, w);
-    return w.said();
+    return w.error_text();
   };
   CHECK(changed(gptq, [](auto& all, auto&) { all.erase("a.scales"); }) ==
         "file: tensor 'a.qweight' has no 'a.scales' beside it");
@@ -167,10 +169,10 @@ TEST_CASE("gptq: tensors that do not fit are refused with the name of the weight
     CHECK(changed(gptq, [&](auto&, auto& w) { w.file.set("a.scales", 3, wrong); }) ==
           "file: tensor 'a.qweight' has 'a.scales' with a number that is not finite or larger than 1.3e36");
   // Bits of another number than the file has: 3 bits are no whole number of codes, 8 bits are half as many columns.
-  CHECK(changed(gptq, [](auto&, auto& w) { w.how.type = dtype::u3; }) ==
+  CHECK(changed(gptq, [](auto&, auto& w) { w.quantization.type = dtype::u3; }) ==
         "file: tensor 'a.qweight' has 4 words of 32 bits for a row, which are no whole number of codes of 3 bits; is "
         "'bits' of quantization_config right?");
-  CHECK(changed(gptq, [](auto&, auto& w) { w.how.type = dtype::u8; }) ==
+  CHECK(changed(gptq, [](auto&, auto& w) { w.quantization.type = dtype::u8; }) ==
         "file: tensor 'a.qweight' has 'a.scales' of shape [2, 32], expected [1, 32] for groups of 16 columns");
   CHECK(changed(gptq, [](auto& all, auto&) {
           all["a.qweight"].shape = {32, 4};

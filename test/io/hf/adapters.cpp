@@ -22,14 +22,14 @@ const std::filesystem::path golden = GRAFT_GOLDEN_DIR "/models/llama";
 struct sample {
   causal_lm<engine> model;
 
-  static causal_lm<engine> base(const model_options& how = {}) {
-    auto m = hf::load_model<engine>(golden / "base", how);
+  static causal_lm<engine> base(const model_options& options = {}) {
+    auto m = hf::load_model<engine>(golden / "base", options);
     REQUIRE_MESSAGE(m, m.message());
     return std::move(*m);
   }
   // Loads adapters by the names of their folders.
-  static sample with(const names& adapters, const model_options& how = {}) {
-    sample s{base(how)};
+  static sample with(const names& adapters, const model_options& options = {}) {
+    sample s{base(options)};
     for (const std::string& a : adapters) s.load(a);
     return s;
   }
@@ -52,7 +52,7 @@ struct sample {
     return logits();
   }
 };
-double apart(const std::vector<float>& a, const std::vector<float>& b) {
+double largest_difference(const std::vector<float>& a, const std::vector<float>& b) {
   double most = a.size() == b.size() ? 0 : 1;
   for (std::size_t i = 0; i < a.size(); ++i) most = std::max(most, std::abs(double(a[i]) - double(b[i])));
   return most;
@@ -71,7 +71,7 @@ TEST_CASE("adapters: activate(a) after any operations gives the bits of a fresh 
     CAPTURE(a);
     const std::vector<float> now = many.logits_with({a});
     CHECK(now == sample::with({a}).logits_with({a}));
-    CHECK(apart(now, bare) > 1e-4);
+    CHECK(largest_difference(now, bare) > 1e-4);
     CHECK(many.model.active() == names{a});
     const auto off = many.model.disabled();
     CHECK(many.logits() == bare);
@@ -83,9 +83,9 @@ TEST_CASE("adapters: activate(a) after any operations gives the bits of a fresh 
 
 TEST_CASE("adapters: low-rank branches commute, factors and rotations are applied in the order of activation") {
   sample s = sample::with({"lora", "lora_qv", "ia3", "oft", "oft_default"});
-  CHECK(apart(s.logits_with({"lora", "lora_qv"}), s.logits_with({"lora_qv", "lora"})) < 1e-5);
-  CHECK(apart(s.logits_with({"lora", "ia3"}), s.logits_with({"ia3", "lora"})) > 1e-4);
-  CHECK(apart(s.logits_with({"oft", "oft_default"}), s.logits_with({"oft_default", "oft"})) > 1e-4);
+  CHECK(largest_difference(s.logits_with({"lora", "lora_qv"}), s.logits_with({"lora_qv", "lora"})) < 1e-5);
+  CHECK(largest_difference(s.logits_with({"lora", "ia3"}), s.logits_with({"ia3", "lora"})) > 1e-4);
+  CHECK(largest_difference(s.logits_with({"oft", "oft_default"}), s.logits_with({"oft_default", "oft"})) > 1e-4);
 }
 
 TEST_CASE("adapters: two adapters that train the same token cannot be active at once") {
@@ -106,19 +106,19 @@ TEST_CASE("adapters: with composition::exact forward of several adapters is the 
   sample s = sample::with(all, exact);
   const std::vector<float> now = s.logits_with(all);
   REQUIRE(s.model.merge(all));
-  CHECK(apart(s.logits(), now) < 1e-4);
+  CHECK(largest_difference(s.logits(), now) < 1e-4);
   // With PEFT's composition the forward pass applies two rotations in another order than their merge.
   sample peft = sample::with({"oft", "oft_default"});
   const std::vector<float> two = peft.logits_with({"oft", "oft_default"});
   REQUIRE(peft.model.merge({"oft", "oft_default"}));
-  CHECK(apart(peft.logits(), two) > 1e-4);
+  CHECK(largest_difference(peft.logits(), two) > 1e-4);
   // In both compositions DoRA's norm is that of the base.
   REQUIRE(hf::load_adapter(peft.model, "dora", golden / "dora" / "adapter_init"));
   REQUIRE(hf::load_adapter(peft.model, "lora_qv", golden / "lora_qv" / "adapter_init"));
   const std::vector<float> after = peft.logits_with({"lora_qv", "dora"});
   REQUIRE(peft.model.merge({"lora_qv", "dora"}));
-  CHECK(apart(peft.logits(), after) < 1e-4);
-  CHECK(apart(s.logits_with({"lora_qv", "dora"}), after) > 1e-4);
+  CHECK(largest_difference(peft.logits(), after) < 1e-4);
+  CHECK(largest_difference(s.logits_with({"lora_qv", "dora"}), after) > 1e-4);
 }
 
 TEST_CASE("adapters: unmerge restores the bits, and merged adapters stay merged until then") {
@@ -127,11 +127,11 @@ TEST_CASE("adapters: unmerge restores the bits, and merged adapters stay merged 
   REQUIRE(s.model.merge({"lora"}));
   CHECK(s.model.merged() == names{"lora"});
   CHECK(s.model.merged_bytes() > 0);
-  CHECK(apart(s.logits(), lora) < 1e-4);
+  CHECK(largest_difference(s.logits(), lora) < 1e-4);
   const std::vector<float> one = s.logits();
   REQUIRE(s.model.merge({"dora", "lora"}));
   CHECK(s.model.merged() == names{"lora", "dora"});
-  CHECK(apart(s.logits(), one) > 1e-4);
+  CHECK(largest_difference(s.logits(), one) > 1e-4);
   {
     const auto off = s.model.disabled();
     CHECK(s.logits() == bare);
@@ -160,9 +160,9 @@ TEST_CASE("adapters: a multi-LoRA batch gives the results of its rows one by one
       const auto at = v.begin() + static_cast<std::ptrdiff_t>(first * vocabulary);
       return std::vector<float>(at, at + static_cast<std::ptrdiff_t>(rows * vocabulary));
     };
-    CHECK(apart(part(mixed, 0, 5), part(s.logits_with({a}), 0, 5)) < 1e-5);
-    CHECK(apart(part(mixed, 5, 2), part(s.logits_with({}), 5, 2)) < 1e-5);
-    CHECK(apart(part(mixed, 7, 4), part(s.logits_with({"lora", "ia3"}), 7, 4)) < 1e-5);
+    CHECK(largest_difference(part(mixed, 0, 5), part(s.logits_with({a}), 0, 5)) < 1e-5);
+    CHECK(largest_difference(part(mixed, 5, 2), part(s.logits_with({}), 5, 2)) < 1e-5);
+    CHECK(largest_difference(part(mixed, 7, 4), part(s.logits_with({"lora", "ia3"}), 7, 4)) < 1e-5);
   }
 }
 
@@ -203,16 +203,16 @@ TEST_CASE("adapters: prompts with different adapters in one batch generate what 
   sample s = sample::with({"lora", "dora", "oft", "ln_tuning"});
   const std::vector<std::vector<std::int64_t>> prompts{{1, 5, 7}, {1, 5, 7}, {1, 5, 7}, {2, 9}, {1, 5, 7}};
   const std::vector<names> of{{"lora"}, {}, {"oft"}, {"dora", "oft"}, {"ln_tuning"}};
-  generation_settings how;
-  how.max_new_tokens = 12, how.eos_tokens = no_eos_tokens;
-  auto g = generator<engine>::make(s.model, how, 5, 20);
+  generation_settings options;
+  options.max_new_tokens = 12, options.eos_tokens = no_eos_tokens;
+  auto g = generator<engine>::make(s.model, options, 5, 20);
   REQUIRE(g);
   const auto made = g->run(
       prompts, [](std::size_t, std::int64_t) { return true; }, of);
   REQUIRE_MESSAGE(made, made.message());
   for (std::size_t i = 0; i < prompts.size(); ++i) {
     REQUIRE(s.model.activate(of[i]));
-    auto one = generator<engine>::make(s.model, how, 1, 20);
+    auto one = generator<engine>::make(s.model, options, 1, 20);
     const auto alone = one->run(std::span(&prompts[i], 1));
     REQUIRE(alone);
     CHECK((*alone)[0].tokens == (*made)[i].tokens);
@@ -220,9 +220,9 @@ TEST_CASE("adapters: prompts with different adapters in one batch generate what 
 }
 
 TEST_CASE("adapters: invalid operations are refused with a sentence and change nothing") {
-  model_options how;
-  how.adapters = {3, 40};
-  sample s = sample::with({"lora", "dora"}, how);
+  model_options options;
+  options.adapters = {3, 40};
+  sample s = sample::with({"lora", "dora"}, options);
   const std::vector<float> before = s.logits_with({"lora"});
   names resident{"lora", "dora"};
   const auto refused = [&](const status& done, const char* why) {
@@ -345,34 +345,34 @@ TEST_CASE("adapters: sequences with two adapters give gradients to both") {
 
 TEST_CASE("combinations: linear of [1, 0] is the first adapter; cat is the weighted sum of the updates") {
   sample s = sample::with({"lora", "lora_qv"});
-  combination_settings how;
-  how.type = combination::linear;
+  combination_settings options;
+  options.type = combination::linear;
   REQUIRE(hf::load_adapter(s.model, "other", golden / "lora" / "adapter_init"));
-  const status made = hf::combine(s.model, "first", {"lora", "other"}, {1, 0}, how);
+  const status made = hf::combine(s.model, "first", {"lora", "other"}, {1, 0}, options);
   REQUIRE_MESSAGE(made, made.message());
-  CHECK(apart(s.logits_with({"first"}), s.logits_with({"lora"})) < 1e-5);
-  how.type = combination::cat;
-  REQUIRE(hf::combine(s.model, "sum", {"lora", "lora_qv"}, {1, 1}, how));
-  CHECK(apart(s.logits_with({"sum"}), s.logits_with({"lora", "lora_qv"})) < 1e-4);
-  REQUIRE(hf::combine(s.model, "less", {"sum", "lora_qv"}, {1, -1}, how));
-  CHECK(apart(s.logits_with({"less"}), s.logits_with({"lora"})) < 1e-4);
-  how = {combination::svd, 1, majority::total, scaling::exact, 64};
-  REQUIRE(hf::combine(s.model, "svd", {"lora", "lora_qv"}, {1, 1}, how));
-  CHECK(apart(s.logits_with({"svd"}), s.logits_with({"sum"})) < 1e-3);
+  CHECK(largest_difference(s.logits_with({"first"}), s.logits_with({"lora"})) < 1e-5);
+  options.type = combination::cat;
+  REQUIRE(hf::combine(s.model, "sum", {"lora", "lora_qv"}, {1, 1}, options));
+  CHECK(largest_difference(s.logits_with({"sum"}), s.logits_with({"lora", "lora_qv"})) < 1e-4);
+  REQUIRE(hf::combine(s.model, "less", {"sum", "lora_qv"}, {1, -1}, options));
+  CHECK(largest_difference(s.logits_with({"less"}), s.logits_with({"lora"})) < 1e-4);
+  options = {combination::svd, 1, majority::total, scaling::exact, 64};
+  REQUIRE(hf::combine(s.model, "svd", {"lora", "lora_qv"}, {1, 1}, options));
+  CHECK(largest_difference(s.logits_with({"svd"}), s.logits_with({"sum"})) < 1e-3);
 }
 
 TEST_CASE("combinations: updates of other methods are folded") {
   sample s = sample::with({"lora", "dora", "loha", "oft", "ia3"});
-  combination_settings how{combination::svd, 1, majority::total, scaling::exact, 64};
-  const status made = hf::combine(s.model, "as LoRA", {"oft"}, {1}, how);
+  combination_settings options{combination::svd, 1, majority::total, scaling::exact, 64};
+  const status made = hf::combine(s.model, "as LoRA", {"oft"}, {1}, options);
   REQUIRE_MESSAGE(made, made.message());
-  CHECK(apart(s.logits_with({"as LoRA"}), s.logits_with({"oft"})) < 1e-3);
-  REQUIRE(hf::combine(s.model, "both", {"dora", "loha"}, {0.5, -0.5}, how));
-  how.type = combination::cat;
-  CHECK(std::string(hf::combine(s.model, "x", {"dora", "lora"}, {1, 1}, how).message()).find("end in svd") !=
+  CHECK(largest_difference(s.logits_with({"as LoRA"}), s.logits_with({"oft"})) < 1e-3);
+  REQUIRE(hf::combine(s.model, "both", {"dora", "loha"}, {0.5, -0.5}, options));
+  options.type = combination::cat;
+  CHECK(std::string(hf::combine(s.model, "x", {"dora", "lora"}, {1, 1}, options).message()).find("end in svd") !=
         std::string::npos);
-  how.type = combination::linear;
-  REQUIRE(hf::combine(s.model, "same", {"ia3"}, {1}, how));
+  options.type = combination::linear;
+  REQUIRE(hf::combine(s.model, "same", {"ia3"}, {1}, options));
   CHECK(s.logits_with({"same"}) == s.logits_with({"ia3"}));
   const temp_folder dir;
   REQUIRE(hf::save_adapter(dir.path / "both", s.model, "both"));
@@ -383,9 +383,9 @@ TEST_CASE("combinations: updates of other methods are folded") {
 TEST_CASE("combinations: the dropped elements follow from the seed; invalid combinations are refused") {
   sample s = sample::with({"lora", "lora_qv"});
   const auto logits_of = [&](const char* name, combination type, std::uint64_t seed) {
-    combination_settings how{type, 0.7};
-    how.seed = seed, how.sign = majority::frequency;
-    const status made = hf::combine(s.model, name, {"lora", "lora"}, {0.5, 0.5}, how);
+    combination_settings options{type, 0.7};
+    options.seed = seed, options.sign = majority::frequency;
+    const status made = hf::combine(s.model, name, {"lora", "lora"}, {0.5, 0.5}, options);
     REQUIRE_MESSAGE(made, made.message());
     return s.logits_with({name});
   };

@@ -30,7 +30,7 @@ std::vector<float> logits(causal_lm<engine>& model) {
   REQUIRE_MESSAGE(s, s.message());
   return all;
 }
-double apart(const std::vector<float>& a, const std::vector<float>& b) {
+double largest_difference(const std::vector<float>& a, const std::vector<float>& b) {
   double most = 0;
   for (std::size_t i = 0; i < a.size(); ++i) most = std::max(most, std::abs(static_cast<double>(a[i]) - b[i]));
   return most;
@@ -61,7 +61,7 @@ struct changed_folder {
       if (std::filesystem::exists(base + "/" + name))
         std::filesystem::copy_file(base + "/" + name, folder + "/" + name);
   }
-  std::string said() {
+  std::string error_text() {
     REQUIRE(io::write_safetensors(folder + "/model.safetensors", file.tensors));
     return io::hf::load_model<engine>(folder).message();
   }
@@ -119,7 +119,7 @@ TEST_CASE("checkpoint formats: an adapter merges into numbers, and into codes wh
       REQUIRE_MESSAGE(codes, codes.message());
       auto merged = causal_lm<engine>::make(model->config(), std::move(*codes));
       REQUIRE_MESSAGE(merged, merged.message());
-      CHECK(apart(logits(*merged), wanted) < 3);  // rounded to 4 bits again
+      CHECK(largest_difference(logits(*merged), wanted) < 3);  // rounded to 4 bits again
       REQUIRE(io::hf::save_model(folder, merged->weights(), base));
       auto again = io::hf::load_model<engine>(folder);
       REQUIRE_MESSAGE(again, again.message());
@@ -134,7 +134,7 @@ TEST_CASE("checkpoint formats: an adapter merges into numbers, and into codes wh
     REQUIRE_MESSAGE(numbers, numbers.message());
     auto merged = causal_lm<engine>::make(model->config(), *numbers);
     REQUIRE_MESSAGE(merged, merged.message());
-    CHECK(apart(logits(*merged), wanted) < 1e-4);
+    CHECK(largest_difference(logits(*merged), wanted) < 1e-4);
     // The adapter changes some modules: the others stay codes, which GPTQ's configuration cannot say.
     const std::string other = to.path / "partly";
     const status saved = io::hf::save_model(other, *numbers, base);
@@ -142,7 +142,7 @@ TEST_CASE("checkpoint formats: an adapter merges into numbers, and into codes wh
       REQUIRE_MESSAGE(saved, saved.message());
       auto again = io::hf::load_model<engine>(other);
       REQUIRE_MESSAGE(again, again.message());
-      CHECK(apart(logits(*again), wanted) < 1e-4);
+      CHECK(largest_difference(logits(*again), wanted) < 1e-4);
     } else {
       REQUIRE_FALSE(saved);
       CHECK(std::string(saved.message())
@@ -164,7 +164,7 @@ TEST_CASE("checkpoint formats: an adapter merges into numbers, and into codes wh
     CHECK(text_of(all + "/config.json").find("quantization_config") == std::string::npos);
     auto again = io::hf::load_model<engine>(all);
     REQUIRE_MESSAGE(again, again.message());
-    CHECK(apart(logits(*again), wanted) < 1e-4);
+    CHECK(largest_difference(logits(*again), wanted) < 1e-4);
   }
 }
 
@@ -172,9 +172,9 @@ TEST_CASE("checkpoint formats: biases of zeros that AutoGPTQ adds are dropped, o
   changed_folder m(golden + "gptq_4/base");
   std::vector<std::byte> bias(64 * 2);
   m.file.tensors.push_back({"model.layers.0.self_attn.q_proj.bias", io::safetensors_type::f16, {64}, bias});
-  CHECK(m.said().empty());
+  CHECK(m.error_text().empty());
   bias[5] = std::byte{60};
-  CHECK(m.said().find("tensor 'model.layers.0.self_attn.q_proj.bias' is not part of a llama model of 1 layers") !=
+  CHECK(m.error_text().find("tensor 'model.layers.0.self_attn.q_proj.bias' is not part of a llama model of 1 layers") !=
         std::string::npos);
 }
 
@@ -182,7 +182,7 @@ TEST_CASE("checkpoint formats: a configuration that does not fit the tensors is 
   const auto with_config = [](const std::string& name, const std::string& from, const std::string& to) {
     changed_folder m(golden + name + "/base");
     write(m.folder + "/config.json", replaced(text_of(m.folder + "/config.json"), from, to));
-    return m.said();
+    return m.error_text();
   };
   CHECK(with_config("gptq_4", "\"desc_act\": true", "\"desc_act\": false")
             .find("g_idx' that is not in order, and quantization_config says desc_act false") != std::string::npos);
@@ -204,11 +204,11 @@ TEST_CASE("checkpoint formats: a configuration that does not fit the tensors is 
             .find("is quantized, and quantization_config names 'q_proj' as a module to skip") != std::string::npos);
   changed_folder m(golden + "nvfp4/base");
   write(m.folder + "/hf_quant_config.json", replaced(text_of(m.folder + "/hf_quant_config.json"), "NVFP4", "W4A8_AWQ"));
-  CHECK(m.said().find("'quant_algo' is 'W4A8_AWQ', expected NVFP4") != std::string::npos);
+  CHECK(m.error_text().find("'quant_algo' is 'W4A8_AWQ', expected NVFP4") != std::string::npos);
   write(m.folder + "/hf_quant_config.json", "{}");
-  CHECK(m.said().find("there is no object 'quantization' in this file") != std::string::npos);
+  CHECK(m.error_text().find("there is no object 'quantization' in this file") != std::string::npos);
   std::filesystem::remove(m.folder + "/hf_quant_config.json");
-  CHECK(m.said().find("is U8 and there is no") != std::string::npos);
+  CHECK(m.error_text().find("is U8 and there is no") != std::string::npos);
 }
 
 TEST_CASE("checkpoint formats: truncated tensors are refused") {
@@ -221,10 +221,10 @@ TEST_CASE("checkpoint formats: truncated tensors are refused") {
       INFO(t.name);
       const io::tensor_view whole = t;
       t.data = t.data.first(t.data.size() / t.shape[0] * (t.shape[0] - 1)), --t.shape[0];
-      const std::string why = m.said();
+      const std::string why = m.error_text();
       CHECK(why.find("q_proj") != std::string::npos);
       t = whole;
     }
-    CHECK(m.said().empty());
+    CHECK(m.error_text().empty());
   }
 }

@@ -458,10 +458,10 @@ TEST_CASE("config: an invalid or unsupported field gives one sentence with the f
   };
   for (const auto& c : cases) {
     CAPTURE(c.content);
-    const std::string said = message(c.content);
-    CAPTURE(said);
-    CHECK(said.find(c.message) != std::string::npos);
-    CHECK(said.starts_with("config.json"));
+    const std::string error_text = message(c.content);
+    CAPTURE(error_text);
+    CHECK(error_text.find(c.message) != std::string::npos);
+    CHECK(error_text.starts_with("config.json"));
   }
   temp_folder dir;
   CHECK(contains(hf::read_config(dir.path).message(), "config.json: there is no such file"));
@@ -495,7 +495,7 @@ TEST_CASE("generation_config: settings are read, and config.json gives the token
   const auto greedy = hf::parse_generation_config(R"({"do_sample": true, "temperature": 0})", "g.json", tokens);
   REQUIRE(greedy);
   CHECK_FALSE(greedy->sampling.draws());
-  for (const auto& [content, said] :
+  for (const auto& [content, error_text] :
        {std::pair{R"({"num_beams": 4})", "'num_beams' is 4, expected 1"},
         {R"({"bad_words_ids": [[1]]})", "'bad_words_ids' is a list"},
         {R"({"temperature": -1})", "'temperature' is -1, expected a number that is not negative"},
@@ -503,6 +503,6 @@ TEST_CASE("generation_config: settings are read, and config.json gives the token
         {R"({"top_k": -1})", "'top_k' is -1"},
         {R"({"min_p": 1.5})", "'min_p' is 1.5"},
         {"[]", "the file holds a list"}}) {
-    CHECK(contains(hf::parse_generation_config(content, "g.json", tokens).message(), said));
+    CHECK(contains(hf::parse_generation_config(content, "g.json", tokens).message(), error_text));
   }
 }

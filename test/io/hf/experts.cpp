@@ -306,10 +306,10 @@ TEST_CASE("experts: rows with adapters on attention alone share the launches of 
   must(m.add("queries", on_queries));
   must(m.add("experts", adapter_on_experts(m.config(), m.weights(), 5)));
   const causal_lm<engine>::names sets[] = {{"queries"}, {"experts"}};
-  const auto how = m.explain_multi_lora(sets);
-  REQUIRE(how);
-  CHECK(how->starts_with("queries: fused into the base's launches"));
-  CHECK(how->find("experts: an adapter needs other launches than the base") != std::string::npos);
+  const auto explained = m.explain_multi_lora(sets);
+  REQUIRE(explained);
+  CHECK(explained->starts_with("queries: fused into the base's launches"));
+  CHECK(explained->find("experts: an adapter needs other launches than the base") != std::string::npos);
   must(m.activate({"queries"}));
   const std::vector<float> alone = logits_of(m);
   const causal_lm<engine>::names rows[] = {{}, {"queries"}};

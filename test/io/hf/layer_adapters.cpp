@@ -30,8 +30,8 @@ struct one_layer {
   std::vector<float> w = numbers(out * in, 3), x = numbers(rows * in, 5);
   io::base_layer base{};
   layer_type is;
-  explicit one_layer(const adapter_capacity& room = {}, composition several = composition::peft)
-      : is(rules_of<linear_kind>(), false, {module_name, room, several}) {
+  explicit one_layer(const adapter_capacity& limits = {}, composition several = composition::peft)
+      : is(rules_of<linear_kind>(), false, {module_name, limits, several}) {
     base.out = out, base.in = in, base.shape = {out, in}, base.weight = view_of(w.data(), out, in);
     REQUIRE(bool(is.set("weight", base.weight)));
   }
@@ -58,7 +58,7 @@ struct one_layer {
     return y();
   }
 };
-double apart(const std::vector<float>& a, const std::vector<float>& b) {
+double largest_difference(const std::vector<float>& a, const std::vector<float>& b) {
   double most = 0, largest = 1e-30;
   for (std::size_t i = 0; i < b.size(); ++i) {
     const double d = std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i]));
@@ -76,8 +76,8 @@ TEST_CASE("layer adapters: add, activate, rename, replace and remove") {
   CHECK(l.is.all_names() == names{"sql", "chat"});
   CHECK(l.y() == bare);
   const std::vector<float> sql = l.with({"sql"}), chat = l.with({"chat"});
-  CHECK(apart(sql, bare) > 1e-3);
-  CHECK(apart(sql, chat) > 1e-3);
+  CHECK(largest_difference(sql, bare) > 1e-3);
+  CHECK(largest_difference(sql, chat) > 1e-3);
   {
     const auto off = l.is.disabled();
     CHECK(bool(off.begun()));
@@ -129,7 +129,7 @@ TEST_CASE("layer adapters: several active adapters give PEFT's results") {
   const std::vector<float> bare = l.y(), a = l.with({"a"}), c = l.with({"c"}), both = l.with({"a", "c"});
   std::vector<float> sum(bare.size());
   for (std::size_t i = 0; i < sum.size(); ++i) sum[i] = a[i] + c[i] - bare[i];
-  CHECK(apart(both, sum) < 1e-5);
+  CHECK(largest_difference(both, sum) < 1e-5);
   // An IA3 after other adapters scales the weight that those have changed.
   adapter_set merged = *l.is.find("a");
   std::vector<float> w(l.w.size());
@@ -138,15 +138,15 @@ TEST_CASE("layer adapters: several active adapters give PEFT's results") {
   one_layer on;
   REQUIRE(bool(on.is.set("weight", view_of(w.data(), out, in))));
   on.load("oft", "oft/adapter_init"), on.load("ia3", "ia3/adapter_init");
-  CHECK(apart(l.with({"a", "oft"}), on.with({"oft"})) < 1e-5);
-  CHECK(apart(l.with({"a", "ia3"}), on.with({"ia3"})) < 1e-5);
-  CHECK(apart(l.with({"a", "oft"}), l.with({"oft", "a"})) > 1e-4);
+  CHECK(largest_difference(l.with({"a", "oft"}), on.with({"oft"})) < 1e-5);
+  CHECK(largest_difference(l.with({"a", "ia3"}), on.with({"ia3"})) < 1e-5);
+  CHECK(largest_difference(l.with({"a", "oft"}), l.with({"oft", "a"})) > 1e-4);
 }
 
 TEST_CASE("layer adapters: PEFT applies the first of two rotations to x first, the exact composition last") {
   std::vector<float> R;
-  for (const composition how : {composition::peft, composition::exact}) {
-    one_layer l({}, how);
+  for (const composition rule : {composition::peft, composition::exact}) {
+    one_layer l({}, rule);
     l.load("first", "oft/adapter_init");
     adapter_set other = *l.is.find("first");
     for (auto& [name, t] : other.modules[0].tensors) {
@@ -154,9 +154,9 @@ TEST_CASE("layer adapters: PEFT applies the first of two rotations to x first, t
       for (std::size_t i = 0; i < t.data->size(); ++i) (*t.data)[i] = 0.3F * std::cos(static_cast<float>(i));
     }
     REQUIRE(bool(l.is.add("second", other)));
-    const char *const inner = how == composition::peft ? "first" : "second", *const outer = how == composition::peft
-                                                                                                ? "second"
-                                                                                                : "first";
+    const char *const inner = rule == composition::peft ? "first" : "second", *const outer = rule == composition::peft
+                                                                                                 ? "second"
+                                                                                                 : "first";
     // Rotates x by a layer whose weight is the identity.
     adapted_layer<cpu::engine<float>> rotation(rules_of<linear_kind>(), false, {module_name});
     std::vector<float> eye(in * in, 0.0F), rotated(rows * in);
@@ -167,8 +167,8 @@ TEST_CASE("layer adapters: PEFT applies the first of two rotations to x first, t
     REQUIRE(bool(rotation.forward(view_of(l.x.data(), rows, in), view_into(rotated.data(), rows, in))));
     REQUIRE(bool(l.is.activate({outer})));
     const std::vector<float> expected = l.y_of(rotated);
-    CHECK(apart(l.with({"first", "second"}), expected) < 1e-5);
-    CHECK(apart(l.with({"second", "first"}), expected) > 1e-4);
+    CHECK(largest_difference(l.with({"first", "second"}), expected) < 1e-5);
+    CHECK(largest_difference(l.with({"second", "first"}), expected) > 1e-4);
   }
 }
 
@@ -190,14 +190,14 @@ TEST_CASE("layer adapters: combinations equal those of a model") {
     std::vector<double> weights;
     for (const io::json& a : one.find("adapters")->items) of.push_back(a.word);
     for (const io::json& w : one.find("weights")->items) weights.push_back(w.real);
-    combination_settings how;
+    combination_settings settings;
     for (std::size_t k = 0; k < std::size(combination_names); ++k)
-      if (type == combination_names[k]) how.type = static_cast<combination>(k);
-    if (const io::json* d = one.find("density")) how.density = d->real;
-    const status made = hf::combine(l.is, l.base, name, of, weights, how);
+      if (type == combination_names[k]) settings.type = static_cast<combination>(k);
+    if (const io::json* d = one.find("density")) settings.density = d->real;
+    const status made = hf::combine(l.is, l.base, name, of, weights, settings);
     INFO(std::string(made.message()));
     REQUIRE(bool(made));
-    REQUIRE(bool(hf::combine(*model, name, of, weights, how)));
+    REQUIRE(bool(hf::combine(*model, name, of, weights, settings)));
     const module_adapter& mine = l.is.find(name)->modules[0];
     const module_adapter* const whole = model->find(name)->find(module_name);
     REQUIRE(whole != nullptr);
@@ -205,7 +205,7 @@ TEST_CASE("layer adapters: combinations equal those of a model") {
     REQUIRE(mine.tensors.size() == whole->tensors.size());
     for (const auto& [tensor, t] : whole->tensors) CHECK(*mine.tensors.at(tensor).data == *t.data);
     const std::vector<float> bare = l.with({});
-    CHECK(apart(l.with({name}), bare) > 1e-4);
+    CHECK(largest_difference(l.with({name}), bare) > 1e-4);
     ++compared;
   }
   CHECK(compared == 8);
@@ -217,23 +217,23 @@ TEST_CASE("layer adapters: laws of combinations") {
       l.load("ia3", "ia3/adapter_init");
   const std::vector<float> bare = l.with({}), a = l.with({"a"}), dora = l.with({"dora"}), ia3 = l.with({"ia3"});
   REQUIRE(bool(hf::combine(l.is, l.base, "first", {"a", "b"}, {1, 0}, {combination::linear})));
-  CHECK(apart(l.with({"first"}), a) < 1e-5);
+  CHECK(largest_difference(l.with({"first"}), a) < 1e-5);
   for (const combination type : {combination::dare_linear, combination::dare_ties}) {
-    combination_settings how{type};
-    how.density = 0.5, how.seed = 7;
+    combination_settings settings{type};
+    settings.density = 0.5, settings.seed = 7;
     const std::string name = combination_names[static_cast<int>(type)];
-    REQUIRE(bool(hf::combine(l.is, l.base, name, {"a", "b"}, {0.5, 0.5}, how)));
-    REQUIRE(bool(hf::combine(l.is, l.base, name + " again", {"a", "b"}, {0.5, 0.5}, how)));
+    REQUIRE(bool(hf::combine(l.is, l.base, name, {"a", "b"}, {0.5, 0.5}, settings)));
+    REQUIRE(bool(hf::combine(l.is, l.base, name + " again", {"a", "b"}, {0.5, 0.5}, settings)));
     CHECK(l.with({name}) == l.with({name + " again"}));
-    CHECK(apart(l.y(), bare) > 1e-4);
+    CHECK(largest_difference(l.y(), bare) > 1e-4);
   }
   // The folded update of another method, with a rank that is large enough for it.
   combination_settings all{combination::svd};
   all.rank = out, all.scales = scaling::exact;
   REQUIRE(bool(hf::combine(l.is, l.base, "folded", {"dora"}, {1}, all)));
-  CHECK(apart(l.with({"folded"}), dora) < 1e-4);
+  CHECK(largest_difference(l.with({"folded"}), dora) < 1e-4);
   REQUIRE(bool(hf::combine(l.is, l.base, "scaled", {"ia3"}, {1}, {combination::linear})));
-  CHECK(apart(l.with({"scaled"}), ia3) < 1e-6);
+  CHECK(largest_difference(l.with({"scaled"}), ia3) < 1e-6);
   const status s = hf::combine(l.is, l.base, "none", {"dora", "a"}, {1, 1}, {combination::linear});
   CHECK(std::string(s.message()).find("only LoRA's factors") != std::string::npos);
 }
@@ -250,12 +250,12 @@ TEST_CASE("layer adapters: a new adapter is initialized as by PEFT and changes n
     const status s = hf::add_adapter(l.is, l.base, type, *config, 7);
     INFO(std::string(s.message()));
     REQUIRE(bool(s));
-    CHECK(apart(l.with({type}), bare) < 1e-6);
+    CHECK(largest_difference(l.with({type}), bare) < 1e-6);
   }
   const auto dora = io::make_adapter_config("LORA", {"v_proj"}, {{"use_dora", io::json_bool(true)}});
   REQUIRE(bool(dora));
   REQUIRE(bool(hf::add_adapter(l.is, l.base, "dora", *dora)));
-  CHECK(apart(l.with({"dora"}), bare) < 1e-5);
+  CHECK(largest_difference(l.with({"dora"}), bare) < 1e-5);
   const auto elsewhere = io::make_adapter_config("LORA", {"q_proj"});
   REQUIRE(bool(elsewhere));
   CHECK(!hf::add_adapter(l.is, l.base, "elsewhere", *elsewhere));

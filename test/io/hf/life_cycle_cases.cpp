@@ -38,7 +38,7 @@ struct tiny_opt {
     return logits();
   }
 };
-double apart(std::span<const float> a, std::span<const float> b) {
+double largest_difference(std::span<const float> a, std::span<const float> b) {
   double most = a.size() == b.size() ? 0 : 1;
   for (std::size_t i = 0; i < a.size(); ++i) most = std::max(most, std::abs(double(a[i]) - double(b[i])));
   return most;
@@ -54,11 +54,11 @@ TEST_CASE("test_causal_lm_multiple_lora_adapter_compile: a second adapter, switc
   const std::vector<float> first = m.with({"default"});
   m.load("other", "b");  // while the model is in use
   const std::vector<float> second = m.with({"other"});
-  CHECK(apart(base, first) > different);
-  CHECK(apart(base, second) > different);
-  CHECK(apart(first, second) > different);
+  CHECK(largest_difference(base, first) > different);
+  CHECK(largest_difference(base, second) > different);
+  CHECK(largest_difference(first, second) > different);
   REQUIRE(m.model.remove("other"));
-  CHECK(apart(m.with({"default"}), first) == 0);
+  CHECK(largest_difference(m.with({"default"}), first) == 0);
 }
 TEST_CASE("test_causal_lm_disable_lora_adapter_compile: the base alone within a scope") {
   tiny_opt m;
@@ -67,17 +67,17 @@ TEST_CASE("test_causal_lm_disable_lora_adapter_compile: the base alone within a 
   const std::vector<float> with = m.with({"default"});
   {
     const auto scope = m.model.disabled();
-    CHECK(apart(m.logits(), base) == 0);
+    CHECK(largest_difference(m.logits(), base) == 0);
   }
-  CHECK(apart(m.logits(), with) == 0);
-  CHECK(apart(with, base) > different);
+  CHECK(largest_difference(m.logits(), with) == 0);
+  CHECK(largest_difference(with, base) > different);
 }
 TEST_CASE("test_causal_lm_merging_lora_adapter_compile: merged is the adapter") {
   tiny_opt m;
   m.load("default", "a");
   const std::vector<float> with = m.with({"default"});
   REQUIRE(m.model.merge({"default"}));
-  CHECK(apart(m.logits(), with) < equal);
+  CHECK(largest_difference(m.logits(), with) < equal);
 }
 TEST_CASE("test_causal_lm_merging_multiple_lora_adapters_compile: two at once") {
   tiny_opt m;
@@ -85,10 +85,10 @@ TEST_CASE("test_causal_lm_merging_multiple_lora_adapters_compile: two at once") 
   m.load("default", "a"), m.load("other", "c");
   const std::vector<float> first = m.with({"default"}), second = m.with({"other"}), both = m.with({"default", "other"});
   REQUIRE(m.model.merge({"default", "other"}));
-  CHECK(apart(m.logits(), base) > different);
-  CHECK(apart(m.logits(), first) > different);
-  CHECK(apart(m.logits(), second) > different);
-  CHECK(apart(m.logits(), both) < equal);
+  CHECK(largest_difference(m.logits(), base) > different);
+  CHECK(largest_difference(m.logits(), first) > different);
+  CHECK(largest_difference(m.logits(), second) > different);
+  CHECK(largest_difference(m.logits(), both) < equal);
 }
 TEST_CASE("test_causal_lm_merge_and_unload_lora_adapter_compile: a model without adapters") {
   tiny_opt m;
@@ -96,7 +96,7 @@ TEST_CASE("test_causal_lm_merge_and_unload_lora_adapter_compile: a model without
   const std::vector<float> with = m.with({"default"});
   REQUIRE(m.model.merge_and_unload({"default"}));
   CHECK(m.model.all_names().empty());
-  CHECK(apart(m.logits(), with) < equal);
+  CHECK(largest_difference(m.logits(), with) < equal);
 }
 TEST_CASE("test_causal_lm_mixed_batch_lora_adapter_compile: base, first and second in one batch") {
   tiny_opt m;
@@ -105,9 +105,9 @@ TEST_CASE("test_causal_lm_mixed_batch_lora_adapter_compile: base, first and seco
   const std::vector<float> first = m.with({"default"}), second = m.with({"other"});
   const std::vector<float> mixed = m.logits({{}, {"default"}, {"other"}});
   const std::size_t each = base.size();
-  CHECK(apart(std::span(mixed).first(each), base) < equal);
-  CHECK(apart(std::span(mixed).subspan(each, each), first) < equal);
-  CHECK(apart(std::span(mixed).last(each), second) < equal);
+  CHECK(largest_difference(std::span(mixed).first(each), base) < equal);
+  CHECK(largest_difference(std::span(mixed).subspan(each, each), first) < equal);
+  CHECK(largest_difference(std::span(mixed).last(each), second) < equal);
 }
 TEST_CASE("test_causal_lm_add_weighted_adapter_lora_adapter_compile: half and half, by the default type") {
   tiny_opt m;
@@ -116,9 +116,9 @@ TEST_CASE("test_causal_lm_add_weighted_adapter_lora_adapter_compile: half and ha
   const std::vector<float> first = m.with({"default"}), second = m.with({"other"});
   REQUIRE(hf::combine(m.model, "combined", {"default", "other"}, {0.5, 0.5}));
   const std::vector<float> combined = m.with({"combined"});
-  CHECK(apart(combined, base) > different);
-  CHECK(apart(combined, first) > different);
-  CHECK(apart(combined, second) > different);
+  CHECK(largest_difference(combined, base) > different);
+  CHECK(largest_difference(combined, first) > different);
+  CHECK(largest_difference(combined, second) > different);
 }
 TEST_CASE("hot swapping: the same rank, a smaller and a larger one, and other modules, in one model") {
   tiny_opt m;
@@ -129,9 +129,9 @@ TEST_CASE("hot swapping: the same rank, a smaller and a larger one, and other mo
   for (const char* other : {"c", "a", "b", "a"}) {
     const status s = hf::replace_adapter(m.model, "default", models + "multi/" + other);
     REQUIRE_MESSAGE(s, s.message());
-    if (other[0] == 'a') CHECK(apart(m.logits(), first) == 0);
-    if (other[0] == 'c') CHECK(apart(m.logits(), larger) == 0);
+    if (other[0] == 'a') CHECK(largest_difference(m.logits(), first) == 0);
+    if (other[0] == 'c') CHECK(largest_difference(m.logits(), larger) == 0);
   }
   REQUIRE(hf::replace_adapter(m.model, "default", models + "lora_embedding/adapter_init"));
-  CHECK(apart(m.logits(), first) > different);
+  CHECK(largest_difference(m.logits(), first) > different);
 }

@@ -172,10 +172,10 @@ TEST_CASE("load_adapters: PiSSA and OLoRA that cannot be factored again say why"
   ends(refused({"embed_tokens"}, {{"init_lora_weights", olora}}),
        "'init_lora_weights' of adapter_config.json is 'olora', which PEFT has for linear layers alone, and "
        "'model.embed_tokens' is of the kind embedding");
-  auto coded = hf::load_model<engine>(std::string(GRAFT_GOLDEN_DIR) + "/quantized/models/gpt2_nf4/base");
-  REQUIRE_MESSAGE(coded, std::string(coded.message()));
+  auto quantized = hf::load_model<engine>(std::string(GRAFT_GOLDEN_DIR) + "/quantized/models/gpt2_nf4/base");
+  REQUIRE_MESSAGE(quantized, std::string(quantized.message()));
   const auto config = make_adapter_config("LORA", {"c_attn"}, {{"r", json_number(2)}, {"init_lora_weights", pissa}});
-  ends(hf::add_adapter(*coded, "x", *config).message(),
+  ends(hf::add_adapter(*quantized, "x", *config).message(),
        "PiSSA's first factors follow from the base weight, and this one is quantized; save the adapter with "
        "path_initial_model_for_weight_conversion");
   CHECK(m.all_names().empty());

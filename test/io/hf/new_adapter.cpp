@@ -31,7 +31,7 @@ std::vector<float> logits(causal_lm<engine>& m) {
   REQUIRE_MESSAGE(s, std::string(s.message()));
   return out;
 }
-double apart(const std::vector<float>& a, const std::vector<float>& b) {
+double largest_difference(const std::vector<float>& a, const std::vector<float>& b) {
   double most = 0;
   for (std::size_t i = 0; i < a.size(); ++i) most = std::max(most, std::abs(double(a[i]) - double(b[i])));
   return most;
@@ -52,7 +52,7 @@ TEST_CASE("new adapters: every method is written, read and trained") {
     REQUIRE_MESSAGE(added, std::string(added.message()));
     REQUIRE(m.activate({"fresh"}));
     const std::vector<float> now = logits(m);
-    CHECK((apart(now, before) < 1e-4) == f.neutral);
+    CHECK((largest_difference(now, before) < 1e-4) == f.neutral);
     const status saved = hf::save_adapter(dir.path / "a", m, "fresh");
     REQUIRE_MESSAGE(saved, std::string(saved.message()));
     const status loaded = hf::load_adapter(m, "again", dir.path / "a");
@@ -144,7 +144,7 @@ TEST_CASE("new adapters: trainable tokens, alone and with LoRA, begin with the b
       const status added = hf::add_adapter(m, "rows", *config);
       REQUIRE_MESSAGE(added, std::string(added.message()));
       REQUIRE(m.activate({"rows"}));
-      CHECK(apart(logits(m), before) < 1e-5);
+      CHECK(largest_difference(logits(m), before) < 1e-5);
       REQUIRE(m.remove("rows"));
     }
   }
@@ -178,20 +178,20 @@ TEST_CASE("new adapters: values follow from the seed, also on norms, embeddings 
       const status added = hf::add_adapter(m, "x", *config);
       REQUIRE_MESSAGE(added, std::string(added.message()));
       REQUIRE(m.activate({"x"}));
-      CHECK(apart(logits(m), before) < 1e-4);
+      CHECK(largest_difference(logits(m), before) < 1e-4);
       REQUIRE(m.remove("x"));
     }
   const auto norms = make_adapter_config("LN_TUNING", {"input_layernorm"});
   REQUIRE(norms);
   REQUIRE(hf::add_adapter(m, "norms", *norms));
   REQUIRE(m.activate({"norms"}));
-  CHECK(apart(logits(m), before) == 0);
+  CHECK(largest_difference(logits(m), before) == 0);
   causal_lm<engine> gpt2 = base("gpt2");
   const std::vector<float> bare = logits(gpt2);
   const auto across = make_adapter_config("LORA", {"c_attn"}, {{"use_dora", json_bool(true)}});
   REQUIRE(hf::add_adapter(gpt2, "a", *across));
   REQUIRE(gpt2.activate({"a"}));
-  CHECK(apart(logits(gpt2), bare) < 1e-4);
+  CHECK(largest_difference(logits(gpt2), bare) < 1e-4);
   const auto nothing = make_adapter_config("LORA", {"nowhere"});
   CHECK_FALSE(hf::add_adapter(gpt2, "b", *nothing));
 }

@@ -41,7 +41,7 @@ model_weights as_numbers(const model_weights& from, std::deque<std::vector<float
   }
   return out;
 }
-double apart(const std::vector<float>& a, const std::vector<float>& b) {
+double largest_difference(const std::vector<float>& a, const std::vector<float>& b) {
   double most = 0;
   for (std::size_t i = 0; i < a.size(); ++i) most = std::max(most, std::abs(static_cast<double>(a[i]) - b[i]));
   return most;
@@ -82,7 +82,7 @@ TEST_CASE("save_model: dequantized weights are read as plain numbers, all of the
       }
       auto again = io::hf::load_model<engine>(folder);
       REQUIRE_MESSAGE(again, again.message());
-      CHECK(apart(logits(*model), logits(*again)) < 1e-4);
+      CHECK(largest_difference(logits(*model), logits(*again)) < 1e-4);
     }
   }
 }

@@ -47,11 +47,11 @@ trainer<engine>::sequences data() {
   return all;
 }
 trainer_settings settings(long long steps) {
-  trainer_settings how;
-  how.steps = steps, how.batch = 3, how.accumulate = 2, how.seed = 5;
-  how.optimizer.rate = 5e-3;
-  how.rate = {schedule_kind::cosine, 2, 8};
-  return how;
+  trainer_settings run_settings;
+  run_settings.steps = steps, run_settings.batch = 3, run_settings.accumulate = 2, run_settings.seed = 5;
+  run_settings.optimizer.rate = 5e-3;
+  run_settings.rate = {schedule_kind::cosine, 2, 8};
+  return run_settings;
 }
 const auto always = [](const step_report&) { return true; };
 
@@ -89,11 +89,11 @@ TEST_CASE("training: a saved and resumed run gives the bits of an uninterrupted 
     CAPTURE(which);
     temp_folder dir;
     const std::string folder = dir.path / "checkpoint-3";
-    trainer_settings how = settings(6);
-    if (std::string(adapter) == "adalora") how.adalora = {4, 1, 1, 1, 6, 0.85, 0.85, 0.5};
+    trainer_settings run_settings = settings(6);
+    if (std::string(adapter) == "adalora") run_settings.adalora = {4, 1, 1, 1, 6, 0.85, 0.85, 0.5};
     tuned whole = tuned::load(model, adapter, dropout), second = tuned::load(model, adapter, dropout);
     {
-      auto run = trainer<engine>::make(whole.model, sequences, how);
+      auto run = trainer<engine>::make(whole.model, sequences, run_settings);
       CAPTURE(std::string(run.message()));
       REQUIRE(run);
       REQUIRE(run->run([](const step_report& r) { return r.step < 3; }));
@@ -110,7 +110,7 @@ TEST_CASE("training: a saved and resumed run gives the bits of an uninterrupted 
       CHECK(dir.files() == 1);
       REQUIRE(run->run(always));
     }
-    auto run = trainer<engine>::make(second.model, sequences, how);
+    auto run = trainer<engine>::make(second.model, sequences, run_settings);
     REQUIRE(run);
     const status resumed = hf::resume(folder, second.model, *run);
     CAPTURE(std::string(resumed.message()));
@@ -126,10 +126,10 @@ TEST_CASE("training: saved tensors and recomputation give the same gradients") {
   for (const double dropout : {0.0, 0.2}) {
     const std::string method = dropout > 0 ? "lora" : "dora";
     tuned a = tuned::load("llama", method, dropout), b = tuned::load("llama", method, dropout);
-    trainer_settings how = settings(3);
-    auto kept = trainer<engine>::make(a.model, sequences, how);
-    how.checkpoint = true;
-    auto again = trainer<engine>::make(b.model, sequences, how);
+    trainer_settings run_settings = settings(3);
+    auto kept = trainer<engine>::make(a.model, sequences, run_settings);
+    run_settings.checkpoint = true;
+    auto again = trainer<engine>::make(b.model, sequences, run_settings);
     REQUIRE(kept);
     REQUIRE(again);
     REQUIRE(kept->run(always));
@@ -147,9 +147,9 @@ TEST_CASE("training: the bytes saved for backward are known before the first ste
   long long planned[2] = {};
   for (const bool again : {false, true}) {
     tuned t = tuned::load("llama", "lora");
-    trainer_settings how = settings(8);
-    how.checkpoint = again;
-    auto run = trainer<engine>::make(t.model, sequences, how);
+    trainer_settings run_settings = settings(8);
+    run_settings.checkpoint = again;
+    auto run = trainer<engine>::make(t.model, sequences, run_settings);
     REQUIRE(run);
     const auto bytes = run->saved_bytes();
     REQUIRE(bytes);
@@ -165,10 +165,10 @@ TEST_CASE("training: dropout follows from the seed, and evaluation has none") {
   const auto sequences = data();
   const auto losses = [&](std::uint64_t seed, double dropout) {
     tuned t = tuned::load("llama", "lora", dropout);
-    trainer_settings how = settings(2);
-    how.seed = seed, how.batch = 7, how.accumulate = 1, how.rate = {};
-    how.optimizer.rate = 0;
-    auto run = trainer<engine>::make(t.model, sequences, how);
+    trainer_settings run_settings = settings(2);
+    run_settings.seed = seed, run_settings.batch = 7, run_settings.accumulate = 1, run_settings.rate = {};
+    run_settings.optimizer.rate = 0;
+    auto run = trainer<engine>::make(t.model, sequences, run_settings);
     REQUIRE(run);
     std::vector<double> all;
     REQUIRE(run->run([&](const step_report& r) { return all.push_back(r.loss), true; }));
@@ -200,9 +200,9 @@ TEST_CASE("training: dropout of PiSSA and OLoRA does not apply to the factors th
       REQUIRE(hf::add_adapter(*m, "a", *config));
       REQUIRE(m->activate({"a"}));
       const auto loss = [&](bool dropout) {
-        training_settings how;
-        how.dropout = dropout;
-        auto run = training_run<engine>::make(*m, how);
+        training_settings run_settings;
+        run_settings.dropout = dropout;
+        auto run = training_run<engine>::make(*m, run_settings);
         REQUIRE_MESSAGE(run, std::string(run.message()));
         const labeled_sequence batch{tokens};
         const auto sum = run->add(std::span(&batch, 1));

@@ -58,7 +58,7 @@ std::vector<float> logits(causal_lm<engine>& model, std::span<const names> chunk
   REQUIRE_MESSAGE(s, s.message());
   return all;
 }
-double apart(std::span<const float> a, std::span<const float> b) {
+double largest_difference(std::span<const float> a, std::span<const float> b) {
   double most = 0;
   REQUIRE(a.size() == b.size());
   for (std::size_t i = 0; i < a.size(); ++i) {
@@ -72,7 +72,7 @@ double apart(std::span<const float> a, std::span<const float> b) {
 double difference_to(std::span<const float> a, std::span<const float> b) {
   double largest = 0;
   for (const float v : b) largest = std::max(largest, std::abs(static_cast<double>(v)));
-  return apart(a, b) / largest;
+  return largest_difference(a, b) / largest;
 }
 std::vector<float> logits_of(causal_lm<engine>& model, const names& active) {
   REQUIRE(model.activate(active));
@@ -109,7 +109,7 @@ TEST_CASE("test_causal_lm_training_lora_bnb_compile: a user's loop on a 4-bit ba
   }
   REQUIRE(model.set_adapters(model.adapters()));
   const std::vector<float> after = logits(model);
-  CHECK(apart(after, before) > 1e-4);
+  CHECK(largest_difference(after, before) > 1e-4);
   const io::test::temp_folder folder;
   const std::string saved = folder.path.string() + "/adapter";
   REQUIRE(io::hf::save_adapters(saved, *adapters));
@@ -117,7 +117,7 @@ TEST_CASE("test_causal_lm_training_lora_bnb_compile: a user's loop on a 4-bit ba
   auto again = io::hf::load_adapters(saved, fresh);
   REQUIRE_MESSAGE(again, again.message());
   REQUIRE(fresh.set_adapters(std::move(again->set)));
-  CHECK(apart(logits(fresh), after) < 5e-4);
+  CHECK(largest_difference(logits(fresh), after) < 5e-4);
 }
 
 TEST_CASE("test_model_add_and_set_adapters: a second adapter is added, switched to and deleted, 4-bit base") {
@@ -127,12 +127,12 @@ TEST_CASE("test_model_add_and_set_adapters: a second adapter is added, switched 
   const std::vector<float> first = logits_of(model, {"default"});
   REQUIRE(model.add("other", lora_of(model, -0.006F)));
   const std::vector<float> second = logits_of(model, {"other"});
-  CHECK(apart(of_base, first) > 1e-3);
-  CHECK(apart(of_base, second) > 1e-3);
-  CHECK(apart(first, second) > 1e-3);
+  CHECK(largest_difference(of_base, first) > 1e-3);
+  CHECK(largest_difference(of_base, second) > 1e-3);
+  CHECK(largest_difference(first, second) > 1e-3);
   REQUIRE(model.activate({"default"}));
   REQUIRE(model.remove("other"));
-  CHECK(apart(logits(model), first) < 1e-4);
+  CHECK(largest_difference(logits(model), first) < 1e-4);
 }
 TEST_CASE("test_model_disable_lora_adapter: the base in a scope, 4-bit base") {
   causal_lm<engine> model = bare();
@@ -140,10 +140,10 @@ TEST_CASE("test_model_disable_lora_adapter: the base in a scope, 4-bit base") {
   REQUIRE(model.add("default", lora_of(model, 0.004F)));
   const std::vector<float> adapted = logits_of(model, {"default"});
   model.enable(false);
-  CHECK(apart(logits(model), of_base) < 1e-4);
-  CHECK(apart(logits(model), adapted) > 1e-3);
+  CHECK(largest_difference(logits(model), of_base) < 1e-4);
+  CHECK(largest_difference(logits(model), adapted) > 1e-3);
   model.enable(true);
-  CHECK(apart(logits(model), adapted) < 1e-4);
+  CHECK(largest_difference(logits(model), adapted) < 1e-4);
 }
 TEST_CASE("test_model_merge_lora_adapter: one adapter, requantized, and unmerged") {
   causal_lm<engine> model = with_two();
@@ -157,7 +157,7 @@ TEST_CASE("test_model_merge_lora_adapter: one adapter, requantized, and unmerged
     CHECK((one.second > 0 && one.second < 0.2));
   }
   REQUIRE(model.unmerge());
-  CHECK(apart(logits_of(model, {"default"}), adapted) == 0);
+  CHECK(largest_difference(logits_of(model, {"default"}), adapted) == 0);
 }
 TEST_CASE("test_model_merge_multiple_lora_adapters: two at once") {
   causal_lm<engine> model = with_two();
@@ -167,9 +167,9 @@ TEST_CASE("test_model_merge_multiple_lora_adapters: two at once") {
   model.enable(true);
   REQUIRE(model.merge({"default", "other"}));
   const std::vector<float> both = logits(model);
-  CHECK(apart(both, of_base) > 1e-3);
-  CHECK(apart(both, first) > 1e-3);
-  CHECK(apart(both, second) > 1e-3);
+  CHECK(largest_difference(both, of_base) > 1e-3);
+  CHECK(largest_difference(both, first) > 1e-3);
+  CHECK(largest_difference(both, second) > 1e-3);
 }
 TEST_CASE("test_model_merge_and_unload: requantized, or in full width") {
   causal_lm<engine> model = with_two();
@@ -195,9 +195,9 @@ TEST_CASE("test_model_mixed_batch_lora: the base and two adapters in one call") 
   const std::vector<names> rows{{}, {"default"}, {"other"}};
   const std::vector<float> all = logits(model, rows);
   const std::size_t n = of_base.size();
-  CHECK(apart(std::span(all).subspan(0, n), of_base) < 1e-4);
-  CHECK(apart(std::span(all).subspan(n, n), first) < 1e-4);
-  CHECK(apart(std::span(all).subspan(2 * n, n), second) < 1e-4);
+  CHECK(largest_difference(std::span(all).subspan(0, n), of_base) < 1e-4);
+  CHECK(largest_difference(std::span(all).subspan(n, n), first) < 1e-4);
+  CHECK(largest_difference(std::span(all).subspan(2 * n, n), second) < 1e-4);
 }
 TEST_CASE("test_add_weighted_adapter_lora: half of each") {
   causal_lm<engine> model = with_two();
@@ -205,6 +205,6 @@ TEST_CASE("test_add_weighted_adapter_lora: half of each") {
   const status made = io::hf::combine(model, "combined", {"default", "other"}, {0.5, 0.5}, {});
   REQUIRE_MESSAGE(made, made.message());
   const std::vector<float> combined = logits_of(model, {"combined"});
-  CHECK(apart(combined, first) > 1e-3);
-  CHECK(apart(combined, second) > 1e-3);
+  CHECK(largest_difference(combined, first) > 1e-3);
+  CHECK(largest_difference(combined, second) > 1e-3);
 }

@@ -45,7 +45,7 @@ struct weight_in_file {
     CHECK(in.weight_name("a.bias").empty());
     return in.read(*find(codes()));
   }
-  std::string said() {
+  std::string error_text() {
     const auto r = read();
     return r ? "" : r.message();
   }
@@ -84,7 +84,7 @@ TEST_CASE("microscaling: tensors that do not fit are refused with the name of th
   const auto changed = [](bool nvfp4, auto change) {
     weight_in_file w(nvfp4);
     change(w.file.all, w.file);
-    return w.said();
+    return w.error_text();
   };
   CHECK(changed(false, [](auto& all, auto&) { all.erase("a.weight_scales"); }) ==
         "file: tensor 'a.weight_blocks' has no 'a.weight_scales' beside it");

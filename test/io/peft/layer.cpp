@@ -150,12 +150,12 @@ TEST_CASE("peft layer: each tensor of every case missing") {
       if (is_copy(one.first) || is_found_again(one.first)) continue;
       c.tensors = whole;
       c.tensors.erase(one.first);
-      const std::string said = c.load();
-      INFO(p.filename().string(), ", ", one.first, ": ", said);
-      CHECK(says(said, c.file().string() + ": "));
+      const std::string error_text = c.load();
+      INFO(p.filename().string(), ", ", one.first, ": ", error_text);
+      CHECK(says(error_text, c.file().string() + ": "));
       // The error may name the other tensor of a pair, because LoKr and LoHa have several forms.
       const bool pair = says(one.first, "lokr_w1_a") || says(one.first, "lokr_w2_a") || says(one.first, "hada_t1");
-      CHECK((says(said, "'" + one.first + "'") || pair));
+      CHECK((says(error_text, "'" + one.first + "'") || pair));
     }
   }
 }
@@ -164,9 +164,10 @@ TEST_CASE("peft layer: an unexpected tensor in every case") {
   for (const fs::path& p : all_cases()) {
     peft_case c(p);
     c.tensors[c.key("lora_C.weight")] = floats({4, 4});
-    const std::string said = c.load();
-    INFO(p.filename().string(), ": ", said);
-    CHECK(says(said, c.file().string() + ": tensor '" + c.key("lora_C.weight") + "' is not part of this adapter ("));
+    const std::string error_text = c.load();
+    INFO(p.filename().string(), ": ", error_text);
+    CHECK(says(error_text,
+               c.file().string() + ": tensor '" + c.key("lora_C.weight") + "' is not part of this adapter ("));
   }
 }
 
@@ -180,10 +181,11 @@ TEST_CASE("peft layer: each tensor of every case with another number of dimensio
       stored& t = c.tensors.at(one.first);
       if (t.shape.size() == 4 && says(one.first, "magnitude")) continue;  // convolutions have four dimensions
       t.shape = {t.shape[0], 1, 1, 1, numbers_in({t.shape.begin() + 1, t.shape.end()})};  // five
-      const std::string said = c.load();
-      INFO(p.filename().string(), ", ", one.first, ": ", said);
-      CHECK(says(said, c.file().string() + ": "));
-      CHECK((says(said, one.first) || says(said, one.first.substr(11))));  // VeRA's shared projections are named vera_A
+      const std::string error_text = c.load();
+      INFO(p.filename().string(), ", ", one.first, ": ", error_text);
+      CHECK(says(error_text, c.file().string() + ": "));
+      CHECK((says(error_text, one.first) ||
+             says(error_text, one.first.substr(11))));  // VeRA's shared projections are named vera_A
     }
   }
 }
@@ -203,10 +205,10 @@ TEST_CASE("peft layer: each tensor of every case one row longer") {
       if (says(one.first, "boft_R")) continue;
       ++t.shape[0];
       t.bytes.resize(numbers_in(t.shape) * static_cast<std::size_t>(facts(t.type).bits / 8));
-      const std::string said = c.load();
-      INFO(p.filename().string(), ", ", one.first, ": ", said);
-      CHECK(says(said, c.file().string() + ": "));
-      CHECK(says(said, "expected "));
+      const std::string error_text = c.load();
+      INFO(p.filename().string(), ", ", one.first, ": ", error_text);
+      CHECK(says(error_text, c.file().string() + ": "));
+      CHECK(says(error_text, "expected "));
     }
   }
 }
@@ -266,10 +268,10 @@ TEST_CASE("peft layer: a rank in the configuration that contradicts the tensors"
        {"dora", "loha", "hra", "miss", "vblora", "vera", "lora_embedding", "lora_conv2d", "lokr_factor"}) {
     peft_case other = golden(name);
     other.config["r"] = 3;
-    const std::string said = other.load();
-    INFO(name, ": ", said);
-    CHECK(says(said, other.file().string() + ": key '"));
-    CHECK(says(said, "expected ["));
+    const std::string error_text = other.load();
+    INFO(name, ": ", error_text);
+    CHECK(says(error_text, other.file().string() + ": key '"));
+    CHECK(says(error_text, "expected ["));
   }
   peft_case a = golden("adalora");
   a.config["init_r"] = 11;
@@ -330,10 +332,10 @@ TEST_CASE("peft layer: a file for another module") {
 TEST_CASE("peft layer: use_dora and the magnitude tensor require each other") {
   peft_case without = golden("lora");
   without.config["use_dora"] = true;
-  const std::string said = without.load();
-  INFO(said);
-  CHECK(says(said, without.file().string()));
-  CHECK(says(said, "'" + without.key("lora_magnitude_vector") + "'"));
+  const std::string error_text = without.load();
+  INFO(error_text);
+  CHECK(says(error_text, without.file().string()));
+  CHECK(says(error_text, "'" + without.key("lora_magnitude_vector") + "'"));
   peft_case with = golden("dora");
   with.config["use_dora"] = false;
   CHECK(with.load() == with.file().string() + ": tensor '" + with.key("lora_magnitude_vector") +
@@ -363,11 +365,11 @@ TEST_CASE("peft layer: an OFT block size that does not divide is adjusted as in 
   for (const int asked : {7, 11, 6, 16}) {
     peft_case c = golden("oft_cayley");
     c.config["oft_block_size"] = asked;
-    const std::string said = c.load();
-    INFO(asked, ": ", said);
-    CHECK(says(said,
+    const std::string error_text = c.load();
+    INFO(asked, ": ", error_text);
+    CHECK(says(error_text,
                c.file().string() + ": key '" + c.key("oft_R.weight") + "': tensor 'oft_R.weight' has shape [6, 28]"));
-    CHECK(says(said, "expected [in/b, b(b-1)/2] = ["));
+    CHECK(says(error_text, "expected [in/b, b(b-1)/2] = ["));
   }
   peft_case by_number = golden("oft_cayley");  // six blocks of eight
   by_number.config["oft_block_size"] = 0;
@@ -424,9 +426,9 @@ TEST_CASE("peft layer: BOFT's tensors determine the number of factors, its confi
     peft_case odd = golden("boft_2");
     odd["boft_R"] = floats(shape);
     odd.config["boft_block_size"] = shape[3];
-    const std::string said = odd.load();
-    INFO(shape[0], " ", shape[1], " ", shape[2], ": ", said);
-    CHECK(says(said, odd.file().string() + ": key '" + odd.key("boft_R") + "'"));
+    const std::string error_text = odd.load();
+    INFO(shape[0], " ", shape[1], " ", shape[2], ": ", error_text);
+    CHECK(says(error_text, odd.file().string() + ": key '" + odd.key("boft_R") + "'"));
   }
 }
 
@@ -459,20 +461,20 @@ TEST_CASE("peft layer: VeRA's projections, stored or drawn from the key") {
 
   peft_case missing = golden("vera");
   missing.tensors.erase("base_model.vera_A");
-  const std::string said = missing.load();
-  INFO(said);
-  CHECK(says(said, missing.file().string()));
-  CHECK(says(said, "'base_model.vera_A'"));
+  const std::string error_text = missing.load();
+  INFO(error_text);
+  CHECK(says(error_text, missing.file().string()));
+  CHECK(says(error_text, "'base_model.vera_A'"));
 }
 
 TEST_CASE("peft layer: VeRA allocates nothing for a rank that its tensors do not have") {
   peft_case c = golden("vera");
   c.config["save_projection"] = false, c.config["r"] = 2147483647;
   c.tensors.erase("base_model.vera_A"), c.tensors.erase("base_model.vera_B");
-  const std::string said = c.load();
-  INFO(said);
-  CHECK(says(said, "vera_lambda_d"));
-  CHECK(says(said, "2147483647"));
+  const std::string error_text = c.load();
+  INFO(error_text);
+  CHECK(says(error_text, "vera_lambda_d"));
+  CHECK(says(error_text, "2147483647"));
 }
 
 TEST_CASE("peft layer: VeRA draws for the size of the largest layer, and each layer uses the upper left submatrix") {

@@ -7,7 +7,7 @@
 #include <graft/io/random/torch_topk.h>
 
 using namespace graft::io;
-using places = std::vector<std::int64_t>;
+using indices = std::vector<std::int64_t>;
 using numbers = std::vector<std::uint32_t>;
 
 TEST_CASE("draws: numpy's choice and shuffle") {
@@ -24,20 +24,20 @@ TEST_CASE("draws: numpy's choice and shuffle") {
 
 TEST_CASE("draws: PyTorch's permutation") {
   mersenne_twister engine(777);
-  CHECK(draw_permutation(engine, 1000, 6) == places{735, 819, 201, 799, 435, 497});
+  CHECK(draw_permutation(engine, 1000, 6) == indices{735, 819, 201, 799, 435, 497});
   mersenne_twister again(777);
   CHECK(draw_permutation(again, 1000, 1000).size() == 1000);
 }
 
 TEST_CASE("draws: the largest and smallest numbers, equal ones in PyTorch's order") {
   const std::vector<float> few{1, 3, 2, 3, 1, 2, 3, 0, 1, 2};
-  CHECK(topk_indices(few, 4, true) == places{1, 3, 6, 9});
-  CHECK(topk_indices(few, 5, false) == places{7, 0, 4, 8, 9});
+  CHECK(topk_indices(few, 4, true) == indices{1, 3, 6, 9});
+  CHECK(topk_indices(few, 5, false) == indices{7, 0, 4, 8, 9});
   std::vector<float> many;
   for (int i = 0; i < 400; ++i) many.push_back(static_cast<float>(i * 7919 % 13));
-  CHECK(topk_indices(many, 6, true) == places{6, 19, 32, 71, 58, 45});
-  CHECK(topk_indices(many, 6, false) == places{39, 26, 52, 65, 13, 0});
-  CHECK(topk_indices(many, 9, true) == places{344, 123, 110, 318, 97, 331, 84, 370, 45});
+  CHECK(topk_indices(many, 6, true) == indices{6, 19, 32, 71, 58, 45});
+  CHECK(topk_indices(many, 6, false) == indices{39, 26, 52, 65, 13, 0});
+  CHECK(topk_indices(many, 9, true) == indices{344, 123, 110, 318, 97, 331, 84, 370, 45});
 }
 
 TEST_CASE("draws: groups of rows as scikit-learn's KMeans finds them") {

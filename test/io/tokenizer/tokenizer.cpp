@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The cases are those of the tokenizers package (test/golden/make_tokenizer.py); larger comparisons are run by hand, and
-// their record is kept beside them.
+// their record is stored next to them.
 #include <doctest/doctest.h>
 #include <graft/io/json/json.h>
 #include <graft/io/tokenizer/tokenizer_file.h>
@@ -42,13 +42,13 @@ TEST_CASE("tokenizer: tokens and text are those of the tokenizers package") {
       const auto plain = t->encode(text, false);
       REQUIRE(plain);
       CHECK(*plain == std::vector<std::int64_t>(wanted.begin() + (family == "llama3" ? 1 : 0), wanted.end()));
-      const auto said = [&](const char* key) { return c.find(key) != nullptr ? c.find(key)->word : text; };
-      CHECK(t->decode(wanted) == said("decoded"));
-      CHECK(t->decode(wanted, false) == said("decoded_all"));
+      const auto field = [&](const char* key) { return c.find(key) != nullptr ? c.find(key)->word : text; };
+      CHECK(t->decode(wanted) == field("decoded"));
+      CHECK(t->decode(wanted, false) == field("decoded_all"));
       if (c.find("broken") == nullptr) continue;
       std::vector<std::int64_t> broken;
       for (std::size_t i = 0; i < wanted.size(); i += 2) broken.push_back(wanted[i]);
-      CHECK(t->decode(broken) == said("broken"));
+      CHECK(t->decode(broken) == field("broken"));
     }
   }
 }

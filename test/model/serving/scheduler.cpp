@@ -29,7 +29,7 @@ struct runs {
   sequence* add(const tokens& prompt, int max_tokens, int priority = 0, const std::string& adapter = "",
                 int choices = 1) {
     auto state = std::make_shared<request_state>();
-    state->asked.prompt = prompt, state->asked.max_tokens = max_tokens, state->asked.priority = priority;
+    state->submitted.prompt = prompt, state->submitted.max_tokens = max_tokens, state->submitted.priority = priority;
     state->number = ++requests, state->open = choices;
     if (!adapter.empty()) state->ids = {adapter};
     sequence* last = nullptr;
@@ -50,7 +50,7 @@ struct runs {
       if (c.of->pending() == 0) c.of->tokens.push_back(7);
     }
     all.remove_if([](const sequence& s) {
-      return static_cast<int>(s.tokens.size() - s.prompt_tokens) >= s.of->asked.max_tokens;
+      return static_cast<int>(s.tokens.size() - s.prompt_tokens) >= s.of->submitted.max_tokens;
     });
     return made;
   }
@@ -118,7 +118,8 @@ TEST_CASE("scheduler: prompts go through in chunks beside sequences that decode"
 TEST_CASE("scheduler: priorities first, then the order of arrival; memory is waited for in that order") {
   runs r({.sequences = 2, .slots = 40, .tokens_per_step = 64, .reuse_prefixes = false});
   r.add(counted(0, 10), 2), r.add(counted(0, 20), 10), r.add(counted(0, 5), 5), r.add(counted(0, 6), 4, -1);
-  // The urgent one and the first one run. The second one has no room beside them, and the third one does not pass it.
+  // The urgent one and the first one run. The second one does not fit into the cache with them, and the third one does
+  // not pass it.
   CHECK(sizes(r.step()) == tokens{6, 10});
   CHECK(sizes(r.step()) == tokens{1, 1});
   CHECK(sizes(r.step()) == tokens{1, 20});

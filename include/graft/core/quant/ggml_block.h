@@ -3,8 +3,9 @@
 // next to the scales that turn them into numbers,
 //     w = scale · code + minimum
 // Scales have one level or two: the block has a scale, and possibly a minimum, in half precision (little-endian and
-// unaligned); in the K-quants each run of elements multiplies them by integers of its own. A run is consecutive
-// elements that share scale and minimum and whose codes lie in the same bits of consecutive bytes. A format states
+// unaligned); in the K-quants (where ggml calls a block a super-block) each run of elements multiplies them by integers
+// of its own. A run (ggml: sub-block) is consecutive elements that share scale and minimum and whose codes are in the
+// same bits of consecutive bytes. A format states
 //     block_scale(from)             the first level of the block at `from`
 //     run_scale(from, first, r)     scale and minimum of run r
 //     code(from, r, i)              the code of element i of run r, or

@@ -8,13 +8,13 @@
 namespace graft::quant_formats {
 
 // Run r of 16 elements: its half of the block, its quarter of that half, and the first of its elements in the quarter.
-struct run_place {
+struct run_position {
   int half, quarter, first;
-  constexpr explicit run_place(int r) : half(r / 8), quarter(r % 8 / 2), first(r % 2 * 16) {}
+  constexpr explicit run_position(int r) : half(r / 8), quarter(r % 8 / 2), first(r % 2 * 16) {}
 };
 // Element i of a run in 64 bytes with 2 bits per element.
 constexpr int two_bits_at(const unsigned char* from, int r, int i) {
-  const run_place p(r);
+  const run_position p(r);
   return bits_at(from[32 * p.half + p.first + i], 2 * p.quarter, 2);
 }
 // Element i of run r of 32 in 128 bytes with 4 bits per element: even runs lie in lower halves, odd ones in upper.

@@ -16,7 +16,7 @@ struct q3_k_format : ggml_layout<256, 110, 16, 11> {
     return scaled(first, (bits_at(scales[r % 8], r / 8 * 4, 4) | bits_at(scales[8 + r % 4], r / 4 * 2, 2) << 4) - 32);
   }
   static constexpr int code(const unsigned char* from, int r, int i) {
-    const run_place p(r);
+    const run_position p(r);
     return (two_bits_at(from + 32, r, i) | bits_at(from[p.first + i], 4 * p.half + p.quarter, 1) << 2) - 4;
   }
 };

@@ -13,9 +13,10 @@ struct q6_k_format : ggml_layout<256, 210, 16, 14> {
   static constexpr affine run_scale(const unsigned char* from, affine first, int r) {
     return scaled(first, static_cast<signed char>(from[192 + r]));
   }
-  // Of a half, the lower halves of 64 bytes belong to quarters 0 and 1, the upper halves to quarters 2 and 3.
+  // In each half of a block, the lower halves of 64 bytes belong to quarters 0 and 1, the upper halves to quarters 2
+  // and 3.
   static constexpr int code(const unsigned char* from, int r, int i) {
-    const run_place p(r);
+    const run_position p(r);
     const unsigned char low = from[64 * p.half + 32 * (p.quarter % 2) + p.first + i];
     return (bits_at(low, 4 * (p.quarter / 2), 4) | two_bits_at(from + 128, r, i) << 4) - 32;
   }

@@ -93,10 +93,11 @@ class quantized_reader {
     if (!parsed->is_object()) return bad("has a quant_state that is no JSON object");
     config_reader in{*parsed, std::string(file_) + " (" + state.name + ")"};
     int block = 0, second_block = 0;
-    std::string said = type;
-    in.word("quant_type", said), in.integer("blocksize", block, 1), in.integer("nested_blocksize", second_block, 1);
+    std::string quant_type = type;
+    in.word("quant_type", quant_type), in.integer("blocksize", block, 1),
+        in.integer("nested_blocksize", second_block, 1);
     if (in.problem) return *in.problem;
-    if (said != type) return bad("has a quant_state of '", type, "' that says ", in_quotes(said));
+    if (quant_type != type) return bad("has a quant_state of '", type, "' that says ", in_quotes(quant_type));
     if (!quant_formats::is_four_bit_block(block))
       return bad("has blocks of ", block, ", expected a power of two from 32 to 4096");
     const json* const shape = parsed->find("shape");
@@ -109,12 +110,13 @@ class quantized_reader {
       return bad("has ", number(t.data.size()), " bytes of quantized values, expected ", number((n + 1) / 2), " for [",
                  rows, ", ", cols, "]");
     quant_state p;
-    p.format = {said == "nf4" ? dtype::nf4 : dtype::fp4, blocks_, block};
-    const float* const table = said == "nf4" ? quant_formats::nf4_format::table : quant_formats::fp4_format::table;
+    p.format = {quant_type == "nf4" ? dtype::nf4 : dtype::fp4, blocks_, block};
+    const float* const table =
+        quant_type == "nf4" ? quant_formats::nf4_format::table : quant_formats::fp4_format::table;
     const result<const float*> map = floats(find_companion(".quant_map"), name_ + ".quant_map", 16, false);
     if (!map) return map.failure();
     for (int k = 0; k < 16; ++k)
-      if ((*map)[k] != table[k]) return bad("has a quant_map that is not the table of ", said.c_str());
+      if ((*map)[k] != table[k]) return bad("has a quant_map that is not the table of ", quant_type.c_str());
     const std::uint64_t blocks = (n + static_cast<std::uint64_t>(block) - 1) / static_cast<std::uint64_t>(block);
     const tensor_view* const absmax = find_companion(".absmax");
     if (status s = second_block > 0 ? nested(p, *parsed, absmax, blocks, second_block) : single(p, absmax, blocks); !s)

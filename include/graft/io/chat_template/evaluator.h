@@ -126,7 +126,7 @@ class evaluator {
     }
     return flow::next;
   }
-  // What a body prints, in a scope of its own.
+  // Evaluates a body in a scope of its own and returns what it prints.
   value inside_of(id body) {
     const inner own(*this, here_);
     captured out(*this);

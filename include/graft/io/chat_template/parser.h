@@ -260,7 +260,7 @@ class parser {
     return add(std::move(n), line);
   }
 
-  // What is assigned to: a name, several, or, in `set`, a member of a namespace.
+  // Parses the target of an assignment: a name, several, or, in `set`, a member of a namespace.
   id target(bool with_member, words ends) {
     const level counted(*this);
     const int line = now().line;

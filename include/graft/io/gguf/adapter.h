@@ -55,11 +55,11 @@ class gguf_adapter_reader {
     const result<const gguf_family*> family = gguf_family_with_adapters(config_);
     if (!family) return fail_in(from_.file, family.message());
     family_ = *family;
-    if (const gguf_value* said = from_.find_value("general.architecture");
-        said == nullptr || said->word != family_->name)
+    if (const gguf_value* architecture = from_.find_value("general.architecture");
+        architecture == nullptr || architecture->word != family_->name)
       return fail_in(from_.file, "'general.architecture' is ",
-                     said == nullptr ? text("missing") : in_quotes(said->word), ", expected ", family_->name,
-                     ", as which the model is stored");
+                     architecture == nullptr ? text("missing") : in_quotes(architecture->word), ", expected ",
+                     family_->name, ", as which the model is stored");
     for (const auto& [name, v] : from_.tensors) {
       if (name.ends_with(".lora_b") && from_.tensors.contains(name.substr(0, name.size() - 1) + "a")) continue;
       if (!name.ends_with(".lora_a"))
@@ -236,9 +236,9 @@ GRAFT_LIBRARY status save_gguf_adapters(const std::string& file, const hf::loade
                                             : make_owned_bytes({bytes.begin(), bytes.end()}))
                     .all.data();
       if (m.table) {
-        std::vector<float> turned(first->data->size());
-        cpu::convert(va.transposed(), turned.data());
-        const auto all = std::as_bytes(std::span(turned));
+        std::vector<float> transposed_values(first->data->size());
+        cpu::convert(va.transposed(), transposed_values.data());
+        const auto all = std::as_bytes(std::span(transposed_values));
         va = {copies.emplace_back(make_owned_bytes({all.begin(), all.end()})).all.data(),
               dtype::f32,
               {va.size[1], va.size[0], 1, 1},

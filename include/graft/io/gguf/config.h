@@ -76,11 +76,11 @@ inline void read_gguf_yarn(gguf_metadata& f, model_config& c) {
 }
 inline void read_gguf_rope(gguf_metadata& f, model_config& c, bool may_rotate_partly) {
   f.real("rope.freq_base", c.rope.theta);
-  int turned = c.head_dim;
-  f.integer("rope.dimension_count", turned, false);
-  if (turned != c.head_dim && (!may_rotate_partly || turned > c.head_dim || turned % 2 != 0))
-    f.reject("only ", turned, " of a head's ", c.head_dim, " elements are rotated (RoPE)");
-  if (turned < c.head_dim) c.rope.partial = (turned + 0.5) / c.head_dim;  // rope_dim() rounds down
+  int rotated = c.head_dim;
+  f.integer("rope.dimension_count", rotated, false);
+  if (rotated != c.head_dim && (!may_rotate_partly || rotated > c.head_dim || rotated % 2 != 0))
+    f.reject("only ", rotated, " of a head's ", c.head_dim, " elements are rotated (RoPE)");
+  if (rotated < c.head_dim) c.rope.partial = (rotated + 0.5) / c.head_dim;  // rope_dim() rounds down
   const gguf_value* kind = f.find("rope.scaling.type");
   const bool old = f.find("rope.scale_linear") != nullptr;  // in files from before rope.scaling.type
   const char* const factor = old ? "rope.scale_linear" : "rope.scaling.factor";
@@ -129,7 +129,7 @@ inline result<const gguf_family*> gguf_family_of(const gguf& from) {
   if (const gguf_value* parts = from.find_value("split.count"); parts != nullptr && parts->whole > 1)
     return fail_in(from.file, "this is one of ", number(static_cast<std::uint64_t>(parts->whole)),
                    " files of a model; join them with llama-gguf-split --merge");
-  const gguf_value* said = from.find_value("general.architecture");
+  const gguf_value* architecture = from.find_value("general.architecture");
   text known;
   const auto has_experts = [&](const char* name) {
     const gguf_value* const count = from.find_value(std::string(name) + ".expert_count");
@@ -137,15 +137,17 @@ inline result<const gguf_family*> gguf_family_of(const gguf& from) {
   };
   for (const gguf_family& f : gguf_families) {
     const bool needs_experts = f.has_experts && f.family != &families::mixtral;  // which shares a name with Llama
-    if (said != nullptr && said->word == f.name && (needs_experts || f.has_experts == has_experts(f.name))) return &f;
+    if (architecture != nullptr && architecture->word == f.name &&
+        (needs_experts || f.has_experts == has_experts(f.name)))
+      return &f;
     if (f.family == &families::mixtral) continue;
     known << (known.empty() ? "" : &f == &std::end(gguf_families)[-1] ? " or " : ", ") << f.name;
   }
-  if (said != nullptr && has_experts(std::string(said->word).c_str()))
-    return fail_in(from.file, "'general.architecture' is ", in_quotes(said->word),
+  if (architecture != nullptr && has_experts(std::string(architecture->word).c_str()))
+    return fail_in(from.file, "'general.architecture' is ", in_quotes(architecture->word),
                    " with experts; of models with experts llama (Mixtral), qwen2moe and qwen3moe are read");
-  return fail_in(from.file, "'general.architecture' is ", said == nullptr ? text("missing") : in_quotes(said->word),
-                 ", expected ", known);
+  return fail_in(from.file, "'general.architecture' is ",
+                 architecture == nullptr ? text("missing") : in_quotes(architecture->word), ", expected ", known);
 }
 
 }  // namespace detail

@@ -112,8 +112,8 @@ GRAFT_LIBRARY result<model_weights> weights_of(gguf from, const model_config& c)
     gguf tensors;
     std::vector<owned_bytes> copies;
   };
-  auto kept = std::make_shared<files>(files{std::move(from), {}});
-  const gguf& in = kept->tensors;
+  auto shared_files = std::make_shared<files>(files{std::move(from), {}});
+  const gguf& in = shared_files->tensors;
   model_weights out;
   const detail::gguf_family* const family = detail::gguf_family_of(*c.family);
   if (family == nullptr) return fail_in(in.file, "no GGUF files of ", c.family->name, " models are read");
@@ -130,22 +130,22 @@ GRAFT_LIBRARY result<model_weights> weights_of(gguf from, const model_config& c)
       if (v.size[0] != static_cast<long long>(heads) * c.head_dim)
         return fail_in(in.file, "tensor ", in_quotes(name), " has ", v.size[0], " rows, expected ", heads, " heads of ",
                        c.head_dim);
-      kept->copies.push_back(detail::deinterleave_halves(v, heads));
-      v.data = kept->copies.back().all.data();
+      shared_files->copies.push_back(detail::deinterleave_halves(v, heads));
+      v.data = shared_files->copies.back().all.data();
     }
     if (family->adds_one_to_norms && to.ends_with("norm.weight")) {
       if (v.type != dtype::f32)
         return fail_in(in.file, "tensor ", in_quotes(name), " is stored as ", name_of(v.type), ", expected F32");
-      kept->copies.push_back(detail::less_one(v));
-      v.data = kept->copies.back().all.data();
+      shared_files->copies.push_back(detail::less_one(v));
+      v.data = shared_files->copies.back().all.data();
     }
     if (family->has_experts && to.ends_with("mlp.shared_expert_gate.weight") && v.rank == 1)
       v.rank = 2, v.size[1] = v.size[0], v.size[0] = 1;  // ggml drops axes of one row
     out.tensors[to] = v;
   }
   if (family->has_experts)
-    if (status s = detail::join_experts(in.file, out, kept->copies); !s) return s.failure();
-  out.owner = std::move(kept);
+    if (status s = detail::join_experts(in.file, out, shared_files->copies); !s) return s.failure();
+  out.owner = std::move(shared_files);
   return out;
 }
 

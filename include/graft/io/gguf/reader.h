@@ -62,9 +62,9 @@ inline std::optional<gguf_type> gguf_type_of(std::uint32_t number) {
 // Names of the types that are not read (enum ggml_type of ggml.h), for the message that refuses them.
 inline const char* name_of_unread_type(std::uint32_t number) {
   static constexpr std::pair<std::uint32_t, const char*> names[] = {
-      {9, "Q8_1"},   {15, "Q8_K"},  {16, "IQ2_XXS"}, {17, "IQ2_XS"}, {18, "IQ3_XXS"}, {19, "IQ1_S"},
-      {21, "IQ3_S"}, {22, "IQ2_S"}, {24, "I8"},      {25, "I16"},    {26, "I32"},     {27, "I64"},
-      {28, "F64"},   {29, "IQ1_M"}, {34, "TQ1_0"},   {35, "TQ2_0"},  {39, "MXFP4"}};
+      {9, "Q8_1"},   {15, "Q8_K"},  {16, "IQ2_XXS"}, {17, "IQ2_XS"}, {18, "IQ3_XXS"}, {19, "IQ1_S"}, {21, "IQ3_S"},
+      {22, "IQ2_S"}, {24, "I8"},    {25, "I16"},     {26, "I32"},    {27, "I64"},     {28, "F64"},   {29, "IQ1_M"},
+      {34, "TQ1_0"}, {35, "TQ2_0"}, {40, "NVFP4"},   {41, "Q1_0"},   {42, "Q2_0"}};
   for (const auto& [type, name] : names)
     if (type == number) return name;
   return "unknown";
@@ -120,7 +120,7 @@ struct gguf_reader {
       default: return reject("a metadata value has the type ", number(type), ", expected one of 0 to 12"), gguf_value{};
     }
   }
-  gguf_value list() {  // checks a list (tokenizer vocabularies, merges) and keeps where it lies
+  gguf_value list() {  // checks a list (tokenizer vocabularies, merges) and stores its offset
     const auto type = number_of<std::uint32_t>();
     const auto count = number_of<std::uint64_t>();
     if (type == 9) reject("a list holds lists, which is not supported");
@@ -152,7 +152,7 @@ struct gguf_reader {
         count *= size[k];
     }
     const auto type = number_of<std::uint32_t>();
-    const auto place = number_of<std::uint64_t>();
+    const auto offset = number_of<std::uint64_t>();
     if (problem) return;
     const std::optional<gguf_type> stored = gguf_type_of(type);
     if (!stored)
@@ -168,7 +168,7 @@ struct gguf_reader {
     v.rank = static_cast<int>(axes), v.quant = stored->quant;
     for (int k = 0; k < v.rank; ++k) v.size[k] = static_cast<long long>(size[v.rank - 1 - k]);
     if (!to.tensors.emplace(name, v).second) reject("the tensor ", in_quotes(name), " is there twice");
-    offsets[std::string(name)] = place;
+    offsets[std::string(name)] = offset;
   }
   void locate_tensors(const std::map<std::string, std::uint64_t>& offsets) {
     std::uint64_t alignment = 32;
@@ -179,15 +179,15 @@ struct gguf_reader {
     }
     const std::uint64_t data_begin = (at + alignment - 1) / alignment * alignment, size = to.bytes.all.size();
     for (auto& [name, v] : to.tensors) {
-      const std::uint64_t place = offsets.at(name);
+      const std::uint64_t offset = offsets.at(name);
       const auto bytes =
           static_cast<std::uint64_t>(v.quant != nullptr ? quantized_bytes(v) : v.count() * bits_of(v.type) / 8);
-      if (place % alignment != 0)
-        return reject("tensor ", in_quotes(name), " begins at ", number(place), ", which is no multiple of ",
+      if (offset % alignment != 0)
+        return reject("tensor ", in_quotes(name), " begins at ", number(offset), ", which is no multiple of ",
                       number(alignment));
-      if (data_begin > size || place > size - data_begin || bytes > size - data_begin - place)
+      if (data_begin > size || offset > size - data_begin || bytes > size - data_begin - offset)
         return reject("tensor ", in_quotes(name), " of ", number(bytes), " bytes reaches beyond the end of the file");
-      v.data = to.bytes.all.data() + data_begin + place;
+      v.data = to.bytes.all.data() + data_begin + offset;
     }
   }
 };

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes a model as a GGUF file: tensors under ggml's names and with what converters change in them, and all metadata
-// of the file that the model was loaded from, its tokenizer and chat template among them. Matrices keep the type they
-// have, or become one of gguf/tensor_types.h.
+// Writes a model as a GGUF file: tensors under ggml's names and with what converters change in them, and metadata. Those
+// of a model from a GGUF file are the file's, its tokenizer and chat template among them; those of a model from a
+// folder are made of its configuration and tokenizer (folder_metadata.h). Matrices keep the type they have, or become
+// one of gguf/tensor_types.h.
 //     auto merged = model.merged_weights(model.active(), merged_format::f32);
 //     save_gguf("merged.gguf", *merged, "model.gguf", find_gguf_matrix_type("q8_0"));
 #pragma once
@@ -10,16 +11,19 @@
 
 namespace graft::io {
 
-// `from` is the GGUF file that the model was loaded from. Without `as` tensors are written as they are stored.
+// `from` is the GGUF file or folder that the model was loaded from. Without `as` tensors are written as they are stored.
 GRAFT_LIBRARY status save_gguf(const std::string& file, const model_weights& weights, const std::string& from,
                                const gguf_matrix_type* as = nullptr);
 
 }  // namespace graft::io
 
 #if GRAFT_BODIES
+#include <graft/io/gguf/folder_metadata.h>
 #include <graft/io/gguf/writer.h>
+#include <graft/io/hf/config.h>
 
 #include <algorithm>
+#include <filesystem>
 
 namespace graft::io {
 
@@ -53,7 +57,7 @@ inline int heads_of(const model_config& c, std::string_view name) {
 struct gguf_tensor {
   std::string name, name_in_folder;
   view v;
-  const void* place = nullptr;  // in the file that the model was loaded from; null where that has no such tensor
+  const void* position = nullptr;  // in the file that the model was loaded from; null where that has no such tensor
 };
 struct named_view {
   std::string name;
@@ -86,66 +90,131 @@ inline std::vector<named_view> apart(const gguf_family& family, const std::strin
   }
   return parts;
 }
-// All tensors in the order of the file that the model was loaded from; new ones come last.
-inline result<std::vector<gguf_tensor>> gguf_tensors(const model_weights& weights, const gguf& from,
+// All tensors in the order of the file that the model was loaded from; new ones come last, by name. What is not written
+// as the model has it is in `copies`.
+inline result<std::vector<gguf_tensor>> gguf_tensors(const model_weights& weights, const gguf* from,
                                                      const gguf_family& family, std::vector<owned_bytes>& copies) {
   std::vector<gguf_tensor> all;
   for (const auto& [whole, tensor] : weights.tensors)
     for (const auto& [name, v] : apart(family, whole, tensor, copies)) {
       const std::string to = name_in_gguf(family, name);
       if (to.empty()) return fail("tensor ", in_quotes(name), " has no name in GGUF files of ", family.name, " models");
-      const auto at = from.tensors.find(to);
-      all.push_back({to, name, v, at != from.tensors.end() ? at->second.data : nullptr});
+      const view* const stored =
+          from != nullptr && from->tensors.contains(to) ? &from->tensors.find(to)->second : nullptr;
+      all.push_back({to, name, v, stored != nullptr ? stored->data : nullptr});
     }
-  if (const auto divisors = from.tensors.find("rope_freqs.weight"); divisors != from.tensors.end())
-    all.push_back({divisors->first, divisors->first, divisors->second, divisors->second.data});
-  std::stable_sort(all.begin(), all.end(), [](const gguf_tensor& a, const gguf_tensor& b) {
-    return (a.place == nullptr) != (b.place == nullptr) ? b.place == nullptr : std::less<>()(a.place, b.place);
+  if (from != nullptr)
+    if (const auto divisors = from->tensors.find("rope_freqs.weight"); divisors != from->tensors.end())
+      all.push_back({divisors->first, divisors->first, divisors->second, divisors->second.data});
+  std::sort(all.begin(), all.end(), [](const gguf_tensor& a, const gguf_tensor& b) {
+    if ((a.position == nullptr) != (b.position == nullptr)) return b.position == nullptr;
+    return a.position == b.position ? a.name < b.name : std::less<>()(a.position, b.position);
   });
   return all;
+}
+
+// The memory of tensors that are not written as they are.
+struct gguf_copies {
+  std::vector<owned_bytes> all;
+  void replace(view& v, owned_bytes with) { v.data = all.emplace_back(std::move(with)).all.data(); }
+  status convert(gguf_tensor& t, const gguf_matrix_type& type) {
+    if (type.type == t.v.type && type.quant == t.v.quant) return ok;
+    result<owned_bytes> converted = convert_tensor(t.v, type, t.name);
+    if (!converted) return converted.failure();
+    replace(t.v, std::move(*converted));
+    t.v.type = type.type, t.v.quant = type.quant;
+    return ok;
+  }
+};
+inline status add_gguf_tensors(gguf_writer& to, std::vector<gguf_tensor>& tensors, const model_config& c,
+                               const gguf_family& family, const gguf_matrix_type* as, bool tied, gguf_copies& copies) {
+  // llama.cpp tells its type 70B from 65B and others by the layers.
+  const gguf_model_facts facts{
+      tied, c.layers,
+      c.layers == 80 && (c.family == &families::qwen2 || (family.family == &families::llama && c.heads != c.kv_heads))};
+  const gguf_matrix_type& plain = *find_gguf_matrix_type("f32");
+  for (gguf_tensor& t : tensors) {
+    const gguf_matrix_type* type = as != nullptr ? gguf_type_for(*as, t.name, t.v, facts) : nullptr;
+    // llama.cpp adds and multiplies with vectors as floats; a file of its own has them so.
+    if (type == nullptr && t.position == nullptr && t.v.rank < 2) type = &plain;
+    if (type != nullptr)
+      if (status s = copies.convert(t, *type); !s) return s;
+    const int heads = heads_of(c, t.name_in_folder);
+    if (family.interleaves_heads && heads > 0) copies.replace(t.v, interleave_halves(t.v, heads));
+    if (family.adds_one_to_norms && t.name_in_folder.ends_with("norm.weight")) copies.replace(t.v, plus_one(t.v));
+    if (status s = to.add(t.name, t.v); !s) return s;
+  }
+  return ok;
+}
+}  // namespace detail
+
+namespace detail {
+inline status save_gguf_like(const std::string& file, const model_weights& weights, const std::string& from,
+                             const gguf_matrix_type* as) {
+  const result<gguf> read = map_gguf(from);
+  if (!read) return read.failure();
+  const result<model_config> config = config_of(*read);
+  if (!config) return config.failure();
+  const gguf_family& family = *gguf_family_of(*config->family);
+  gguf_copies copies;
+  result<std::vector<gguf_tensor>> tensors = gguf_tensors(weights, &*read, family, copies.all);
+  if (!tensors) return fail_in(file, tensors.message());
+  gguf_writer to;
+  for (const auto& [key, value] : read->metadata)
+    if (key != "general.alignment" && !(as != nullptr && key == "general.file_type")) to.put(key, value);
+  if (as != nullptr) {
+    to.put("general.file_type", as->file_type);
+    if (as->quant != nullptr && read->find_value("general.quantization_version") == nullptr)
+      to.put("general.quantization_version", std::uint32_t{2});
+  }
+  const bool tied = !weights.tensors.contains("lm_head.weight");
+  if (status s = add_gguf_tensors(to, *tensors, *config, family, as, tied, copies); !s)
+    return fail_in(file, s.message());
+  return to.save(file);
+}
+// The type of most matrices of a folder.
+inline std::uint32_t file_type_of(const model_weights& weights) {
+  std::uint32_t type = 0;
+  for (const auto& [name, v] : weights.tensors)
+    if (v.rank >= 2) type = v.type == dtype::f16 ? 1 : v.type == dtype::bf16 ? 32 : 0;
+  return type;
+}
+inline status save_gguf_of_folder(const std::string& file, const model_weights& weights, const std::string& folder,
+                                  const gguf_matrix_type* as) {
+  const result<model_config> config = hf::read_config(folder);
+  if (!config) return config.failure();
+  gguf_writer to;
+  std::vector<float> rope_divisors;
+  if (status s = put_folder_metadata(to, folder, *config, rope_divisors); !s) return s;
+  to.put("general.file_type", as != nullptr ? as->file_type : file_type_of(weights));
+  if (as != nullptr && as->quant != nullptr) to.put("general.quantization_version", std::uint32_t{2});
+  const gguf_family& family = *gguf_family_for(*config);
+  gguf_copies copies;
+  result<std::vector<gguf_tensor>> tensors = gguf_tensors(weights, nullptr, family, copies.all);
+  if (!tensors) return fail_in(file, tensors.message());
+  if (!rope_divisors.empty())
+    tensors->push_back({"rope_freqs.weight", "rope_freqs.weight",
+                        view_of(rope_divisors.data(), static_cast<long long>(rope_divisors.size()))});
+  if (config->tied) std::erase_if(*tensors, [](const gguf_tensor& t) { return t.name == "output.weight"; });
+  if (status s = add_gguf_tensors(to, *tensors, *config, family, as, config->tied, copies); !s)
+    return fail_in(file, s.message());
+  // What the keys of GGUF files cannot say is noticed before the file has its name.
+  const std::string unchecked = temporary_name(file);
+  status s = to.save(unchecked);
+  if (s) s = check_against_folder(unchecked, folder, *config);
+  std::error_code failed;
+  if (s) std::filesystem::rename(unchecked, file, failed);
+  if (s && failed) s = fail_in(file, "the file cannot be written: ", failed.message().c_str());
+  if (!s) std::filesystem::remove(unchecked, failed);
+  return s;
 }
 }  // namespace detail
 
 GRAFT_LIBRARY status save_gguf(const std::string& file, const model_weights& weights, const std::string& from,
                                const gguf_matrix_type* as) {
-  if (is_directory(from))
-    return fail_in(
-        from,
-        "this is a folder, and a GGUF file is written with the metadata and the tokenizer of one; convert the "
-        "folder with llama.cpp's convert_hf_to_gguf.py and load that file");
-  return guarded(file, [&]() -> status {
-    const result<gguf> read = map_gguf(from);
-    if (!read) return read.failure();
-    const result<model_config> config = config_of(*read);
-    if (!config) return config.failure();
-    const detail::gguf_family* const family = detail::gguf_family_of(*config->family);
-    std::vector<owned_bytes> copies;
-    result<std::vector<detail::gguf_tensor>> tensors = detail::gguf_tensors(weights, *read, *family, copies);
-    if (!tensors) return fail_in(file, tensors.message());
-    gguf_writer to;
-    for (const auto& [key, value] : read->metadata)
-      if (key != "general.alignment" && !(as != nullptr && key == "general.file_type")) to.put(key, value);
-    if (as != nullptr) {
-      to.put("general.file_type", as->file_type);
-      if (as->quant != nullptr && read->find_value("general.quantization_version") == nullptr)
-        to.put("general.quantization_version", std::uint32_t{2});
-    }
-    for (detail::gguf_tensor& t : *tensors) {
-      const auto replace = [&](owned_bytes with) { t.v.data = copies.emplace_back(std::move(with)).all.data(); };
-      const bool tied = !weights.tensors.contains("lm_head.weight");
-      const gguf_matrix_type* const type = as != nullptr ? gguf_type_for(*as, t.name, t.v, tied) : nullptr;
-      if (type != nullptr && (type->type != t.v.type || type->quant != t.v.quant)) {
-        result<owned_bytes> converted = convert_tensor(t.v, *type, t.name);
-        if (!converted) return fail_in(file, converted.message());
-        replace(std::move(*converted));
-        t.v.type = type->type, t.v.quant = type->quant;
-      }
-      const int heads = detail::heads_of(*config, t.name_in_folder);
-      if (family->interleaves_heads && heads > 0) replace(detail::interleave_halves(t.v, heads));
-      if (family->adds_one_to_norms && t.name_in_folder.ends_with("norm.weight")) replace(detail::plus_one(t.v));
-      if (status s = to.add(t.name, t.v); !s) return fail_in(file, s.message());
-    }
-    return to.save(file);
+  return guarded(file, [&] {
+    return is_directory(from) ? detail::save_gguf_of_folder(file, weights, from, as)
+                              : detail::save_gguf_like(file, weights, from, as);
   });
 }
 

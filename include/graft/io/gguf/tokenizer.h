@@ -155,21 +155,21 @@ struct gguf_tokenizer_reader {
   }
   bool byte_level(hf::bpe_model& model) {
     const std::string_view pre = word("pre", "default");
-    const gguf_split* how = nullptr;
+    const gguf_split* split = nullptr;
     for (const gguf_split& s : gguf_splits)
       if (!pre.empty() &&
           std::string(" ").append(s.names).find(std::string(" ").append(pre) + ' ') != std::string::npos)
-        how = &s;
+        split = &s;
     // Files of before April 2024 do not name their kind; llama.cpp splits them by three expressions of its own.
-    if (how == nullptr)
+    if (split == nullptr)
       return reject(
                  "'tokenizer.ggml.pre' is ", in_quotes(pre), ", which is not supported, expected gpt-2, llama-bpe, ",
                  "qwen2, smollm, gpt-4o, tekken, deepseek-v3 or another name of the same patterns; convert the model "
                  "again, or use its tokenizer.json"),
              false;
-    model.ignores_merges = how->whole_words_first;
+    model.ignores_merges = split->whole_words_first;
     bool mapped = false;
-    for (const char* step : how->steps) {
+    for (const char* step : split->steps) {
       if (step == nullptr) break;
       const std::string_view s = step;
       if (s == "#") {
@@ -197,10 +197,10 @@ struct gguf_tokenizer_reader {
                ", is not of two tokens that exist");
     }
     out.decoder.push_back({.what = hf::decoder_step::kind::byte_level});
-    return how->adds_bos;
+    return split->adds_bos;
   }
   // SentencePiece merges the neighbors that make the token with the highest score. So each way to make a token of two
-  // others is a merge, whose rank is the place of its score.
+  // others is a merge, whose rank is the position of its score.
   void sentencepiece(hf::bpe_model& model) {
     const std::vector<float> scores = numbers<float>("scores", 6, true);
     if (problem) return;

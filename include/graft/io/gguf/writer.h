@@ -20,6 +20,19 @@ class gguf_writer {
   void put(std::string_view key, const char* text) { put(key, std::string_view(text)); }
   void put(std::string_view key, float number) { begin(key, 6), append(metadata_, number); }
   void put(std::string_view key, std::uint32_t number) { begin(key, 4), append(metadata_, number); }
+  void put(std::string_view key, bool flag) { begin(key, 7), metadata_ += flag ? '\1' : '\0'; }
+  void put(std::string_view key, std::span<const std::string> texts) {
+    begin_list(key, 8, texts.size());
+    for (const std::string& text : texts) append(metadata_, static_cast<std::uint64_t>(text.size())), metadata_ += text;
+  }
+  void put(std::string_view key, std::span<const float> numbers) {
+    begin_list(key, 6, numbers.size());
+    for (const float v : numbers) append(metadata_, v);
+  }
+  void put(std::string_view key, std::span<const std::int32_t> numbers) {
+    begin_list(key, 5, numbers.size());
+    for (const std::int32_t v : numbers) append(metadata_, v);
+  }
   // Repeats a value that was read from a file.
   void put(std::string_view key, const gguf_value& read) { begin(key, read.type), metadata_ += read.stored; }
 
@@ -38,6 +51,9 @@ class gguf_writer {
     metadata_ += key;
     append(metadata_, type);
     ++values_;
+  }
+  void begin_list(std::string_view key, std::uint32_t type, std::size_t count) {
+    begin(key, 9), append(metadata_, type), append(metadata_, static_cast<std::uint64_t>(count));
   }
 
   std::string metadata_, directory_;

@@ -27,9 +27,13 @@ struct gptq_pool {
 class gptq_reader {
  public:
   using finder = std::function<const tensor_view*(const std::string&)>;
-  // `how` must be of GPTQ or AWQ.
-  gptq_reader(std::string_view file, finder find, gptq_pool& pool, const quantized_weights& how)
-      : file_(file), find_(std::move(find)), pool_(pool), how_(how), awq_(how.stored_as == quantized_storage::awq) {}
+  // `settings` must be of GPTQ or AWQ.
+  gptq_reader(std::string_view file, finder find, gptq_pool& pool, const quantized_weights& settings)
+      : file_(file),
+        find_(std::move(find)),
+        pool_(pool),
+        settings_(settings),
+        awq_(settings.stored_as == quantized_storage::awq) {}
 
   const std::set<std::string>& used() const { return used_; }
   // The name of the weight that a tensor holds the codes of; empty for other tensors.
@@ -43,7 +47,7 @@ class gptq_reader {
   result<std::optional<view>> read(const tensor_view& t) {
     name_ = t.name, module_ = t.name.substr(0, t.name.size() - std::string_view("qweight").size());
     used_.insert(t.name);
-    const int bits = bits_of(how_.type);
+    const int bits = bits_of(settings_.type);
     if (t.type != safetensors_type::i32 || t.shape.size() != 2)
       return bad("is ", name_of(t.type), " ", shape_text(t.shape), ", expected a matrix of I32");
     const std::uint64_t in_bits = awq_ ? 0 : t.shape[0] * 32, in = awq_ ? t.shape[0] : in_bits / bits_unsigned(),
@@ -56,10 +60,10 @@ class gptq_reader {
     if (awq_ && in % 2 != 0) return bad("has rows of ", number(in), " codes of 4 bits, expected an even number");
     if (!awq_ && out * bits_unsigned() % 32 != 0)
       return bad("has ", number(out), " rows, whose zero points of ", bits, " bits do not fill words of 32 bits");
-    const auto group = how_.group_size < 0 ? static_cast<long long>(in) : how_.group_size;
+    const auto group = settings_.group_size < 0 ? static_cast<long long>(in) : settings_.group_size;
     const std::uint64_t groups = (in + static_cast<std::uint64_t>(group) - 1) / static_cast<std::uint64_t>(group);
     quant_state p;
-    p.format = {how_.type, scale_granularity::block, static_cast<int>(group)};
+    p.format = {settings_.type, scale_granularity::block, static_cast<int>(group)};
     if (status s = read_scales(p, groups, out); !s) return s.failure();
     if (status s = read_zeros(p, groups, out); !s) return s.failure();
     if (status s = read_groups(p, in, groups); !s) return s.failure();
@@ -70,7 +74,7 @@ class gptq_reader {
       gptq::transpose(t.data.data(), t.shape[0], out, gptq::word_bytes, rows.data());
     pool_.states.push_back(p);
     return std::optional<view>({rows.data(),
-                                how_.type,
+                                settings_.type,
                                 {static_cast<long long>(out), static_cast<long long>(in), 1, 1},
                                 2,
                                 {},
@@ -83,7 +87,7 @@ class gptq_reader {
   template <class... Parts> error bad(const Parts&... parts) const {
     return fail_in(file_, "tensor ", in_quotes(name_), " ", parts...);
   }
-  std::uint64_t bits_unsigned() const { return static_cast<std::uint64_t>(bits_of(how_.type)); }
+  std::uint64_t bits_unsigned() const { return static_cast<std::uint64_t>(bits_of(settings_.type)); }
   const tensor_view* find(const char* name) {
     const tensor_view* const t = find_(module_ + name);
     if (t != nullptr) used_.insert(t->name);
@@ -96,7 +100,7 @@ class gptq_reader {
     const std::uint64_t expected[] = {rows, cols};
     if (!std::ranges::equal(t->shape, expected))
       return bad("has ", in_quotes(t->name), " of shape ", shape_text(t->shape), ", expected ", shape_text(expected),
-                 " for groups of ", how_.group_size, " columns");
+                 " for groups of ", settings_.group_size, " columns");
     return t;
   }
   status read_scales(quant_state& p, std::uint64_t groups, std::uint64_t out) {
@@ -132,7 +136,7 @@ class gptq_reader {
       return bad("has ", in_quotes((*found)->name), " of ", name_of((*found)->type), ", expected I32");
     std::vector<unsigned char>& zeros = pool_.zeros.emplace_back(static_cast<std::size_t>(groups * out));
     gptq::unpack_zeros((*found)->data.data(), static_cast<long long>(groups), static_cast<long long>(out),
-                       bits_of(how_.type), awq_, how_.zeros_less_one, zeros.data());
+                       bits_of(settings_.type), awq_, settings_.zeros_less_one, zeros.data());
     p.zeros = zeros.data();
     return ok;
   }
@@ -140,7 +144,7 @@ class gptq_reader {
   status read_groups(quant_state& p, std::uint64_t in, std::uint64_t groups) {
     const tensor_view* const t = find("g_idx");
     if (awq_ && t != nullptr) return bad("has ", in_quotes(t->name), " beside it, which AWQ has not");
-    if (t == nullptr && !how_.act_order) return ok;
+    if (t == nullptr && !settings_.act_order) return ok;
     if (t == nullptr)
       return bad("has no ", in_quotes(module_ + "g_idx"), " beside it, and quantization_config says desc_act true");
     if (t->type != safetensors_type::i32 || t->shape.size() != 1 || t->shape[0] != in)
@@ -156,7 +160,7 @@ class gptq_reader {
       in_order = in_order && static_cast<std::uint64_t>(g[k]) == k / static_cast<std::uint64_t>(p.format.block);
     }
     if (in_order) return ok;
-    if (!how_.act_order)
+    if (!settings_.act_order)
       return bad("has ", in_quotes(t->name), " that is not in order, and quantization_config says desc_act false");
     p.format.scaled = scale_granularity::column_group, p.column_group = g;
     return ok;
@@ -165,7 +169,7 @@ class gptq_reader {
   std::string_view file_;
   finder find_;
   gptq_pool& pool_;
-  const quantized_weights& how_;
+  const quantized_weights& settings_;
   bool awq_;
   std::set<std::string> used_;
   std::string name_, module_;

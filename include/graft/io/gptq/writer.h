@@ -14,13 +14,13 @@ namespace graft::io {
 
 class gptq_writer {
  public:
-  explicit gptq_writer(const quantized_weights& how) : how_(how) {}
+  explicit gptq_writer(const quantized_weights& settings) : settings_(settings) {}
 
   // Appends the tensors of one weight to `to`. They are valid as long as this writer and the weight live.
   status add(const std::string& name, const view& v, std::vector<tensor_view>& to) {
     const quant_state& p = *v.quant;
-    const bool awq = how_.stored_as == quantized_storage::awq;
-    if (v.type != how_.type || !name.ends_with(".weight"))
+    const bool awq = settings_.stored_as == quantized_storage::awq;
+    if (v.type != settings_.type || !name.ends_with(".weight"))
       return fail_in(name, "weights of type ", graft::name_of(p.format), " are in no file of this kind");
     const std::string module = name.substr(0, name.size() - std::string_view("weight").size());
     const int bits = bits_of(v.type);
@@ -39,7 +39,7 @@ class gptq_writer {
     else
       gptq::transpose(codes, out, in * code_bits / 32, gptq::word_bytes,
                       tensor("qweight", safetensors_type::i32, {in * code_bits / 32, out}));
-    gptq::pack_zeros(p.zeros, static_cast<long long>(groups), v.size[0], bits, awq, how_.zeros_less_one,
+    gptq::pack_zeros(p.zeros, static_cast<long long>(groups), v.size[0], bits, awq, settings_.zeros_less_one,
                      tensor("qzeros", safetensors_type::i32, {groups, out * code_bits / 32}));
     const safetensors_type scales = p.format.scales == dtype::f16    ? safetensors_type::f16
                                     : p.format.scales == dtype::bf16 ? safetensors_type::bf16
@@ -58,7 +58,7 @@ class gptq_writer {
   }
 
  private:
-  quantized_weights how_;
+  quantized_weights settings_;
   std::deque<std::vector<std::byte>> bytes_;
 };
 

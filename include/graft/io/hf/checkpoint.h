@@ -25,13 +25,13 @@ status save_checkpoint(const std::string& folder, const loaded_adapters& adapter
     const result<std::string> target = parent_folder(folder);
     if (!target) return target.failure();
     const write_observer none;
-    const folder_to_remove beside{temporary_name(*target), none};
+    const folder_to_remove temporary{temporary_name(*target), none};
     if (status s = t.fetch(); !s) return s;
-    if (status s = save_adapters(beside.name, adapters); !s) return s;
+    if (status s = save_adapters(temporary.name, adapters); !s) return s;
     const std::int64_t step = t.optimizer().steps();
-    const std::string file = beside.name + "/optimizer.safetensors";
+    const std::string file = temporary.name + "/optimizer.safetensors";
     if (status s = write_safetensors(file, detail::state_tensors(t, step)); !s) return s;
-    return swap_into_place(beside.name, *target, none);
+    return swap_into_place(temporary.name, *target, none);
   });
 }
 

@@ -298,7 +298,7 @@ inline void read_scale(config_reader& in, model_config& c) {
   c.attention_scale = 1 / std::sqrt(scaled_as);
 }
 // Every layer has a window except each one whose number, counted from 1, is a multiple of `pattern`.
-inline void read_windows_by_turns(config_reader& in, model_config& c, int pattern) {
+inline void read_alternating_windows(config_reader& in, model_config& c, int pattern) {
   int window = 4096;
   if (!read_window_length(in, window)) window = 0;
   read_windows(in, c, window, true, [&](int l) { return (l + 1) % pattern != 0; });
@@ -310,7 +310,7 @@ inline void read(config_reader& in, model_config& c) {
   read_scale(in, c);
   read_soft_cap(in, "attn_logit_softcapping", c.attention_soft_cap);
   read_soft_cap(in, "final_logit_softcapping", c.logit_soft_cap);
-  read_windows_by_turns(in, c, 2);
+  read_alternating_windows(in, c, 2);
 }
 }  // namespace gemma2
 
@@ -331,7 +331,7 @@ inline void read(config_reader& in, model_config& c) {
   read_soft_cap(in, "final_logit_softcapping", c.logit_soft_cap);
   int pattern = 6;
   if (in.set("sliding_window_pattern") != nullptr) in.integer("sliding_window_pattern", pattern, 1);
-  gemma2::read_windows_by_turns(in, c, pattern);
+  gemma2::read_alternating_windows(in, c, pattern);
 }
 }  // namespace gemma3
 

@@ -126,13 +126,13 @@ struct stored_tensor {
 };
 // The tensors as which files of the family have a tensor of the model.
 inline std::vector<stored_tensor> stored_tensors_of(const model_config& c, const std::string& name, const view& v) {
-  const expert_files how = c.family->experts_in_files;
-  const bool mixtral = how == expert_files::mixtral;
+  const expert_files in_files = c.family->experts_in_files;
+  const bool mixtral = in_files == expert_files::mixtral;
   const std::size_t at = name.find(".mlp.");
   const auto named = [&](const std::string& rest) {
     return name.substr(0, at) + std::string(mixtral ? detail::mixtral_part : detail::usual_part) + rest;
   };
-  if (how == expert_files::none || how == expert_files::stacked || at == name.npos) return {{name, v}};
+  if (in_files == expert_files::none || in_files == expert_files::stacked || at == name.npos) return {{name, v}};
   const std::string rest = name.substr(at + detail::usual_part.size());
   if (v.rank != 3) return {{mixtral && rest == "gate.weight" ? named(rest) : name, v}};
   const bool gate_up = rest == "experts.gate_up_proj";

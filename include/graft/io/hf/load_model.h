@@ -70,12 +70,12 @@ status read_quantized(Reader& reader, Name weight_name, const model_tensors& fro
   used = reader.used();
   return ok;
 }
-inline status read_quantized(const std::optional<quantized_weights>& how, scale_granularity blocks, opened_files& files,
-                             model_weights& out, std::set<std::string>& used) {
+inline status read_quantized(const std::optional<quantized_weights>& scheme, scale_granularity blocks,
+                             opened_files& files, model_weights& out, std::set<std::string>& used) {
   const model_tensors& from = files.tensors;
   const auto find = [&from](const std::string& name) { return from.get(name); };
   const auto same_name = [](const std::string& name) { return name.ends_with(".weight") ? name : std::string(); };
-  switch (how ? how->stored_as : quantized_storage::bitsandbytes) {
+  switch (scheme ? scheme->stored_as : quantized_storage::bitsandbytes) {
     case quantized_storage::gguf:
     case quantized_storage::bitsandbytes:
     case quantized_storage::fp8: {
@@ -84,12 +84,12 @@ inline status read_quantized(const std::optional<quantized_weights>& how, scale_
     }
     case quantized_storage::gptq:
     case quantized_storage::awq: {
-      gptq_reader codes(from.folder, find, files.rows, *how);
+      gptq_reader codes(from.folder, find, files.rows, *scheme);
       return read_quantized(codes, gptq_reader::weight_name, from, out, used);
     }
     case quantized_storage::mxfp4:
     case quantized_storage::nvfp4: {
-      microscaling_reader codes(from.folder, find, files.states, how->stored_as == quantized_storage::nvfp4);
+      microscaling_reader codes(from.folder, find, files.states, scheme->stored_as == quantized_storage::nvfp4);
       return read_quantized(
           codes, [&](const std::string& name) { return codes.weight_name(name); }, from, out, used);
     }
@@ -111,11 +111,11 @@ inline bool is_zero_bias(const tensor_view& t, const model_weights& weights, con
 
 // Binds the tensors of the files. A quantized weight is several tensors in the files and one in the model.
 inline result<model_weights> bind_weights(model_tensors opened, const model_config& c, scale_granularity blocks) {
-  auto kept = std::make_shared<detail::opened_files>(detail::opened_files{std::move(opened), {}, {}});
-  const model_tensors& from = kept->tensors;
+  auto shared_files = std::make_shared<detail::opened_files>(detail::opened_files{std::move(opened), {}, {}});
+  const model_tensors& from = shared_files->tensors;
   model_weights out;
   std::set<std::string> used;
-  if (status s = detail::read_quantized(c.quantized, blocks, *kept, out, used); !s) return s.failure();
+  if (status s = detail::read_quantized(c.quantized, blocks, *shared_files, out, used); !s) return s.failure();
   for (std::size_t i = 0; i < from.size(); ++i)
     for (const auto& [end, method] : {std::pair{".qweight", "gptq or awq"}, std::pair{".weight_blocks", "mxfp4"}})
       if (from[i].name.ends_with(end) && !used.contains(from[i].name))
@@ -130,7 +130,7 @@ inline result<model_weights> bind_weights(model_tensors opened, const model_conf
     if (!v) return v.failure();
     out.tensors[t.name] = *v;
   }
-  out.owner = std::move(kept);
+  out.owner = std::move(shared_files);
   return out;
 }
 

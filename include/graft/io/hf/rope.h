@@ -7,7 +7,7 @@
 
 namespace graft::io::hf {
 
-// What a family allows of RoPE besides the kinds that all have.
+// The kinds of RoPE that a family allows in addition to those of all families.
 struct rope_rules {
   bool partial = false;         // partial_rotary_factor may be below 1
   bool longrope_alone = false;  // Phi-3: the other kinds do not exist, and two of their names are old names of longrope

@@ -31,7 +31,7 @@ GRAFT_LIBRARY status save_model(const std::string& folder, const model_weights& 
 namespace graft::io::hf {
 
 struct saved_config {
-  json said;
+  json document;
   bool transposed_storage = false;  // GPT-2's projections, which are [out, in] if quantized and [in, out] if not
 };
 
@@ -62,9 +62,9 @@ inline const char* key_of_plain_modules(quantized_storage stored_as) {
   return nullptr;
 }
 // Appends the tensors of a quantized weight as its folder stores them.
-inline status add_quantized(const quantized_weights& how, const std::string& name, const view& v,
+inline status add_quantized(const quantized_weights& scheme, const std::string& name, const view& v,
                             quantized_writer& codes, gptq_writer& rows, std::vector<tensor_view>& to) {
-  switch (how.stored_as) {
+  switch (scheme.stored_as) {
     case quantized_storage::bitsandbytes:
     case quantized_storage::fp8: return codes.add(name, v, to);
     case quantized_storage::gptq:
@@ -80,10 +80,10 @@ inline status add_quantized(const quantized_weights& how, const std::string& nam
 // config.json for weights that may differ from those it was read with: a head that is no longer tied is recorded,
 // weights that a merge dequantized join the list of modules that are not quantized (transformers, quantizers/base.py:
 // that list replaces the default, the head), and quantization_config is removed if no quantized weight is left.
-inline result<saved_config> config_for(json said, const model_config& c, const model_weights& weights,
+inline result<saved_config> config_for(json document, const model_config& c, const model_weights& weights,
                                        std::string_view folder) {
-  saved_config out{std::move(said)};
-  if (weights.tensors.contains("lm_head.weight")) detail::entry(out.said, "tie_word_embeddings") = json_bool(false);
+  saved_config out{std::move(document)};
+  if (weights.tensors.contains("lm_head.weight")) detail::entry(out.document, "tie_word_embeddings") = json_bool(false);
   if (!c.quantized) return out;
   std::vector<std::string> plain = c.quantized->unquantized_modules;
   if (plain.empty()) plain.emplace_back("lm_head");
@@ -101,19 +101,19 @@ inline result<saved_config> config_for(json said, const model_config& c, const m
     return fail_in(folder, "some experts are quantized and others are not, which ", c.family->name,
                    " stores transposed; merge to quantized weights, or adapt both parameters of all experts");
   if (!any) {
-    detail::erase(out.said, "quantization_config");
+    detail::erase(out.document, "quantization_config");
     out.transposed_storage = stored_out_in(c);
   } else if (plain.size() > before) {
     if (c.family->stores_in_out)
       return fail_in(folder, "module ", in_quotes(plain[before]), " is not quantized while others are, which ",
                      c.family->name, " stores transposed; merge to quantized weights, or adapt all of its projections");
     const char* const key = detail::key_of_plain_modules(c.quantized->stored_as);
-    if (key == nullptr || out.said.find("quantization_config") == nullptr)
+    if (key == nullptr || out.document.find("quantization_config") == nullptr)
       return fail_in(
           folder, "module ", in_quotes(plain[before]),
           " is not quantized while others are, which the configuration of this model cannot state; adapt all "
           "of its linear layers, so that all merged weights are numbers, or keep the adapter beside the model");
-    json& list = detail::entry(detail::entry(out.said, "quantization_config"), key);
+    json& list = detail::entry(detail::entry(out.document, "quantization_config"), key);
     list = {};
     list.what = json::kind::list;
     for (const std::string& module : plain) list.items.push_back(json_string(module));
@@ -136,7 +136,7 @@ inline std::vector<std::byte> bytes_of(std::string_view s) {
 // torch's name of the model's dtype; older versions of transformers write it as torch_dtype.
 inline std::string dtype_in(const json& config) {
   for (const char* key : {"dtype", "torch_dtype"})
-    if (const json* said = config.find(key); said != nullptr && said->is_string()) return said->word;
+    if (const json* document = config.find(key); document != nullptr && document->is_string()) return document->word;
   return "float32";
 }
 GRAFT_LIBRARY status save_model(const std::string& folder, const model_weights& weights, const std::string& from,
@@ -150,17 +150,18 @@ GRAFT_LIBRARY status save_model(const std::string& folder, const model_weights& 
     if (!config) return config.failure();
     result<saved_config> saved = config_for(std::move(*read), *config, weights, folder);
     if (!saved) return saved.failure();
-    quantized_writer codes(dtype_in(saved->said));
+    quantized_writer codes(dtype_in(saved->document));
     gptq_writer rows(config->quantized.value_or(quantized_weights{}));
     bool any_quantized = false;
     std::vector<stored_tensor> stored;
     for (const auto& [name, v] : weights.tensors)
       for (stored_tensor& t : stored_tensors_of(*config, name, v)) stored.push_back(std::move(t));
     for (const auto& [name, given] : stored) {
-      const bool experts_turn =
+      const bool transposes_experts =
           given.rank == 3 && given.quant == nullptr && config->family->experts_in_out && !experts_in_out(*config);
-      const bool turns = experts_turn || (saved->transposed_storage && given.rank == 2 && is_in_layers(*config, name));
-      const view v = turns ? given.transposed() : given;
+      const bool transposes =
+          transposes_experts || (saved->transposed_storage && given.rank == 2 && is_in_layers(*config, name));
+      const view v = transposes ? given.transposed() : given;
       if (v.quant != nullptr) {
         if (!config->quantized)
           return fail_in(folder, "tensor ", in_quotes(name), " is quantized, and ", in_quotes(from + "/config.json"),
@@ -190,8 +191,8 @@ GRAFT_LIBRARY status save_model(const std::string& folder, const model_weights& 
     }
     result<safetensors_layout> layout = lay_out_safetensors(tensors, pt_metadata(), folder + "/model.safetensors");
     if (!layout) return layout.failure();
-    const std::vector<std::byte> said = bytes_of(json_file(saved->said));
-    std::vector<file_to_save> files{{"model.safetensors", layout->parts()}, {"config.json", {said}}};
+    const std::vector<std::byte> document = bytes_of(json_file(saved->document));
+    std::vector<file_to_save> files{{"model.safetensors", layout->parts()}, {"config.json", {document}}};
     std::deque<std::vector<std::byte>> copies;
     for (const char* name : {"generation_config.json", "tokenizer.json", "tokenizer_config.json",
                              "special_tokens_map.json", "chat_template.jinja", "hf_quant_config.json"}) {

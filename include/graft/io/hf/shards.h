@@ -13,17 +13,17 @@ namespace graft::io::hf {
 struct model_tensors {
   std::string folder;
   std::vector<safetensors> files;
-  struct place {
+  struct location {
     std::size_t file, tensor;
   };
-  std::vector<place> by_name;
+  std::vector<location> by_name;
   std::vector<owned_bytes> copies;  // aligned copies of unaligned tensors (files written without padding)
 
   std::size_t size() const { return by_name.size(); }
   const tensor_view& operator[](std::size_t i) const { return files[by_name[i].file].tensors[by_name[i].tensor]; }
   const safetensors& file_of(std::size_t i) const { return files[by_name[i].file]; }
   const tensor_view* get(std::string_view name) const {
-    const auto at = std::lower_bound(by_name.begin(), by_name.end(), name, [&](const place& p, std::string_view n) {
+    const auto at = std::lower_bound(by_name.begin(), by_name.end(), name, [&](const location& p, std::string_view n) {
       return files[p.file].tensors[p.tensor].name < n;
     });
     if (at == by_name.end() || files[at->file].tensors[at->tensor].name != name) return nullptr;
@@ -59,9 +59,10 @@ inline status add_file(model_tensors& out, const std::string& name) {
 }
 
 inline void sort_by_name(model_tensors& out) {
-  std::sort(out.by_name.begin(), out.by_name.end(), [&](const model_tensors::place& a, const model_tensors::place& b) {
-    return out.files[a.file].tensors[a.tensor].name < out.files[b.file].tensors[b.tensor].name;
-  });
+  std::sort(out.by_name.begin(), out.by_name.end(),
+            [&](const model_tensors::location& a, const model_tensors::location& b) {
+              return out.files[a.file].tensors[a.tensor].name < out.files[b.file].tensors[b.tensor].name;
+            });
 }
 
 // True for a plain .safetensors file name, which cannot lead out of the folder or to the index.
@@ -92,12 +93,12 @@ inline status check_against_index(const model_tensors& all, const shard_map& map
   for (const safetensors& file : all.files) {
     const std::string_view name = std::string_view(file.file).substr(all.folder.size() + 1);
     for (const tensor_view& t : file) {
-      const auto said = map.find(t.name);
-      if (said == map.end())
+      const auto listed = map.find(t.name);
+      if (listed == map.end())
         return fail_in(file.file, "holds the tensor ", in_quotes(t.name), ", which ", clipped(index), " does not name");
-      if (said->second != name)
+      if (listed->second != name)
         return fail_in(file.file, "holds the tensor ", in_quotes(t.name), ", which ", clipped(index), " says is in ",
-                       in_quotes(said->second), "; a tensor may be in one file only");
+                       in_quotes(listed->second), "; a tensor may be in one file only");
     }
   }
   for (const auto& [tensor, shard] : map)

@@ -63,7 +63,7 @@ inline std::string_view end_of_path(std::string_view path, std::ptrdiff_t names)
 }
 // Explains why an adapter has no targets, and lists the module names of the model.
 inline text no_targets(const adapter_config& c, const std::vector<base_layer>& modules) {
-  bool asked = false;
+  bool suggested = false;
   text out("'target_modules' of adapter_config.json names no module of this model");
   for (const std::string& name : c.target_modules.names) {
     const auto is_written = [&](const base_layer& b) { return ends_with_name(b.module, name); };
@@ -77,7 +77,7 @@ inline text no_targets(const adapter_config& c, const std::vector<base_layer>& m
     for (const base_layer& b : modules)
       for (const auto names : {1 + std::count(wanted.begin(), wanted.end(), '.'), std::ptrdiff_t{1}})
         meant.offer(std::string(end_of_path(b.module, names)).c_str());
-    asked = !meant.hint().empty();
+    suggested = !meant.hint().empty();
     out << ": there is no " << in_quotes(wanted) << clipped(meant.hint().c_str());
   }
   text all;
@@ -88,7 +88,7 @@ inline text no_targets(const adapter_config& c, const std::vector<base_layer>& m
     listed.push_back(last);
     all << (all.empty() ? "" : ", ") << clipped(last);
   }
-  return out << (asked ? " Its" : "; its") << " modules are called " << all;
+  return out << (suggested ? " Its" : "; its") << " modules are called " << all;
 }
 
 }  // namespace graft::io::hf

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// PEFT's target_parameters: adapters on the parameters of a module, here those of the experts of a mixture. A name stands
-// for the parameters whose path is the name or ends with "." + name. PEFT wraps the module once for each of them in the
-// order in which the module has them, so that the path of the first one in a file has `base_layer` once for each further
-// one (peft/tuners/tuners_utils.py, _inject_parameters).
+// PEFT's target_parameters: adapters on the parameters of a module, here those of the experts of a mixture. A name
+// stands for the parameters whose path is the name or ends with "." + name. PEFT wraps the module once for each of them
+// in the order in which the module has them, so that the path of the first one in a file has `base_layer` once for each
+// further one (peft/tuners/tuners_utils.py, _inject_parameters).
 #pragma once
 #include <graft/io/peft/layer_values.h>
 #include <graft/io/peft/target_modules.h>
@@ -39,13 +39,13 @@ inline status wrap_parameters(const adapter_config& c, const std::vector<base_la
   for (base_layer* b : targets) {
     if (b->kind != "experts") continue;
     const std::string module = b->module.substr(0, b->module.rfind('.'));
-    const auto place = [](const base_layer& p) {
+    const auto position = [](const base_layer& p) {
       return std::find(std::begin(expert_parameters), std::end(expert_parameters),
                        std::string_view(p.module).substr(p.module.rfind('.') + 1));
     };
     b->wrapped_module = module;
     for (const base_layer* other : targets)
-      if (other->kind == "experts" && other->module.starts_with(module + ".") && place(*other) > place(*b))
+      if (other->kind == "experts" && other->module.starts_with(module + ".") && position(*other) > position(*b))
         b->wrapped_module += ".base_layer";
   }
   return ok;

@@ -26,12 +26,12 @@ inline void check_adalora(config_reader& in, const adapter_config& c) {
 
 inline status adalora_numbers(peft_layer_state& s) {
   const int init_r = s.config.whole("init_r");
-  long long kept = init_r;
+  long long rank = init_r;
   if (const json* pattern = s.config.set("rank_pattern"))
     if (const json* flags = pattern->find(s.base.module + ".lora_E"))
-      kept = std::count_if(flags->items.begin(), flags->items.end(), [](const json& e) { return e.flag; });
+      rank = std::count_if(flags->items.begin(), flags->items.end(), [](const json& e) { return e.flag; });
   const double alpha = s.config.number("lora_alpha");
-  s.layer.sizes["r"] = kept;
+  s.layer.sizes["r"] = rank;
   s.layer.scalars["scaling"] = (alpha > 0 ? alpha : init_r) / (init_r + 1e-5);
   return ok;
 }

@@ -190,18 +190,22 @@ inline constexpr const char* shared_keys[] = {
     "auto_mapping",    "inference_mode",      "target_modules",          "bias",           "exclude_modules",
     "modules_to_save", "layers_to_transform", "layers_pattern",          "fan_in_fan_out", "target_parameters"};
 
-// Returns the known key that `written` misspells; null if `written` is a known key or resembles none.
-inline const char* suggested_key(const adapter_config& c, std::string_view written) {
-  const char* closest = nullptr;
-  bool known = false;
-  const auto see = [&](const char* k) {
-    known = known || written == k;
-    if (closest == nullptr && is_near_miss(written, k) && c.parsed.find(k) == nullptr) closest = k;
-  };
+template <class F> void each_known_key(const adapter_config& c, F see) {
   for (const peft_key& k : c.type->keys) see(k.name);
   for (const char* k : shared_keys) see(k);
   for (const refused_key& k : refused_keys) see(k.key);
-  return known ? nullptr : closest;
+}
+// Returns the known key that `written` misspells; null if `written` is a known key or resembles none. Distances are
+// computed for unknown keys only.
+inline const char* suggested_key(const adapter_config& c, std::string_view written) {
+  bool known = false;
+  each_known_key(c, [&](const char* k) { known = known || written == k; });
+  const char* closest = nullptr;
+  if (!known)
+    each_known_key(c, [&](const char* k) {
+      if (closest == nullptr && is_near_miss(written, k) && c.parsed.find(k) == nullptr) closest = k;
+    });
+  return closest;
 }
 
 inline void read_keys(config_reader& in, const adapter_config& c) {

@@ -14,7 +14,7 @@ inline status fourierft_frozen(peft_layer_state& s) {
   const std::size_t n = indices.size() / 2;
   const long long out = s.base.out, in = s.base.in;
   // cos or sin of 2π t / size for every t; all entries of the factors are among these.
-  const auto turns = [](long long size, bool sine) {
+  const auto basis = [](long long size, bool sine) {
     std::vector<double> all;
     for (long long t = 0; t < size; ++t) {
       const double angle = 2 * 3.14159265358979323846 * static_cast<double>(t) / static_cast<double>(size);
@@ -26,7 +26,7 @@ inline status fourierft_frozen(peft_layer_state& s) {
   const std::string rows = "fourierft_rows" + of;
   s.layer.tensors["fourierft_rows"] = s.once(rows, [&] {
     loaded_tensor t{rows, {}, {out, static_cast<long long>(2 * n)}, safetensors_type::f32, false};
-    const std::vector<double> cosine = turns(out, false), sine = turns(out, true);
+    const std::vector<double> cosine = basis(out, false), sine = basis(out, true);
     for (long long i = 0; i < out; ++i)
       for (const std::vector<double>* table : {&cosine, &sine})
         for (std::size_t p = 0; p < n; ++p)
@@ -36,13 +36,13 @@ inline status fourierft_frozen(peft_layer_state& s) {
   const std::string columns = "fourierft_columns" + of;
   s.layer.tensors["fourierft_columns"] = s.once(columns, [&] {
     loaded_tensor t{columns, {}, {static_cast<long long>(2 * n), in}, safetensors_type::f32, false};
-    const std::vector<double> cosine = turns(in, false), sine = turns(in, true);
+    const std::vector<double> cosine = basis(in, false), sine = basis(in, true);
     const double size = static_cast<double>(out) * static_cast<double>(in);
     for (const bool second : {false, true})
       for (std::size_t p = 0; p < n; ++p)
         for (long long j = 0; j < in; ++j) {
-          const auto turn = static_cast<std::size_t>(indices[n + p] * j % in);
-          t.data.push_back(static_cast<float>((second ? -sine[turn] : cosine[turn]) / size));
+          const auto sample = static_cast<std::size_t>(indices[n + p] * j % in);
+          t.data.push_back(static_cast<float>((second ? -sine[sample] : cosine[sample]) / size));
         }
     return t;
   });

@@ -17,19 +17,19 @@ inline long long osf_rank(const json* stated, long long smaller) {
 }
 inline status osf_numbers(peft_layer_state& s) {
   const long long smaller = std::min(s.base.out, s.base.in);
-  long long kept = osf_rank(s.config.set("effective_rank"), smaller);
+  long long frozen_rank = osf_rank(s.config.set("effective_rank"), smaller);
   if (const json* patterns = s.config.set("rank_pattern"))
     for (std::size_t i = 0; i < patterns->keys.size(); ++i) {
       const result<bool> hit = full_match(".*(" + patterns->keys[i] + ").*", s.base.module);
       if (!hit) return fail_in(s.file.file, hit.message());
       if (!*hit) continue;
-      kept = osf_rank(&patterns->items[i], smaller);
+      frozen_rank = osf_rank(&patterns->items[i], smaller);
       break;
     }
-  if (kept < 1 || kept >= smaller)
-    return fail_in(s.file.file, "of the ", smaller, " singular pairs of ", s.base.module.c_str(), " ", kept,
+  if (frozen_rank < 1 || frozen_rank >= smaller)
+    return fail_in(s.file.file, "of the ", smaller, " singular pairs of ", s.base.module.c_str(), " ", frozen_rank,
                    " stay as they are, expected at least one and one less than all: see effective_rank");
-  s.layer.sizes["frozen_rank"] = kept, s.layer.sizes["trainable_rank"] = smaller - kept;
+  s.layer.sizes["frozen_rank"] = frozen_rank, s.layer.sizes["trainable_rank"] = smaller - frozen_rank;
   return ok;
 }
 
@@ -52,21 +52,21 @@ inline osf_factors osf_pairs(const svd::singular_triplets& p, std::size_t first,
 }
 
 inline status osf_frozen(peft_layer_state& s) {
-  const auto kept = static_cast<std::size_t>(s.layer.sizes.at("frozen_rank"));
+  const auto frozen_rank = static_cast<std::size_t>(s.layer.sizes.at("frozen_rank"));
   result<svd::matrix> w = base_matrix(s, "OSF's frozen factors");
   if (!w) return w.failure();
-  osf_factors high = osf_pairs(svd::largest_singular_triplets(std::move(*w), kept), 0, kept, s.base);
+  osf_factors high = osf_pairs(svd::largest_singular_triplets(std::move(*w), frozen_rank), 0, frozen_rank, s.base);
   for (const auto& [name, t] :
        {std::pair{"osf_U_high", &high.left}, {"osf_S_high", &high.values}, {"osf_V_high", &high.right}})
     t->key = s.prefix() + name, t->stored = false, s.layer.tensors[name] = std::move(*t);
   return ok;
 }
 inline result<std::vector<loaded_tensor>> osf_initial_tensors(const peft_layer_state& s) {
-  const long long kept = s.layer.sizes.at("frozen_rank"), all = kept + s.layer.sizes.at("trainable_rank");
+  const long long frozen_rank = s.layer.sizes.at("frozen_rank"), all = frozen_rank + s.layer.sizes.at("trainable_rank");
   result<svd::matrix> w = base_matrix(s, "OSF's factors");
   if (!w) return w.failure();
   osf_factors low = osf_pairs(svd::largest_singular_triplets(std::move(*w), static_cast<std::size_t>(all)),
-                              static_cast<std::size_t>(kept), static_cast<std::size_t>(all), s.base);
+                              static_cast<std::size_t>(frozen_rank), static_cast<std::size_t>(all), s.base);
   const std::string under = s.prefix() + "osf_svd_params.";
   low.left.key = under + "U_low", low.values.key = under + "S_low", low.right.key = under + "V_low";
   std::vector<loaded_tensor> initial_tensors;

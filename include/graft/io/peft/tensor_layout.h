@@ -90,18 +90,18 @@ inline status crop(loaded_tensor& t, const std::vector<long long>& shape, std::s
     return fail_in(file, "key ", in_quotes(t.key), ": the shared tensor has shape ", shape_text(t.shape),
                    ", expected at least ", shape_text(shape));
   if (t.shape == shape) return ok;
-  std::vector<float> cut;
+  std::vector<float> cropped;
   std::vector<long long> at(shape.size(), 0);
   for (bool more = !shape.empty(); more;) {
     long long from = 0;
     for (std::size_t k = 0; k < shape.size(); ++k) from = from * t.shape[k] + at[k];
     const auto first = t.data.begin() + from;
-    cut.insert(cut.end(), first, first + shape.back());
+    cropped.insert(cropped.end(), first, first + shape.back());
     more = false;
     for (std::size_t k = shape.size() - 1; k-- > 0 && !more;) more = ++at[k] < shape[k] || (at[k] = 0, false);
   }
   auto whole = std::make_shared<const loaded_tensor>(std::move(t));
-  t = {whole->key, std::move(cut), shape, whole->type, whole->stored, whole};
+  t = {whole->key, std::move(cropped), shape, whole->type, whole->stored, whole};
   return ok;
 }
 

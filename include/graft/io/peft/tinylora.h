@@ -12,8 +12,8 @@ namespace graft::io::peft {
 
 inline long long tinylora_group(const adapter_config& c, const base_layer& base) {
   const long long layers = base.all_targets != nullptr ? static_cast<long long>(base.all_targets->all.size()) : 1;
-  const double apart = static_cast<double>(layers) * (1 - c.number("weight_tying"));
-  const long long groups = std::max(1LL, std::llrint(apart));  // rounds halves to even, as Python does
+  const double unrounded = static_cast<double>(layers) * (1 - c.number("weight_tying"));
+  const long long groups = std::max(1LL, std::llrint(unrounded));  // rounds halves to even, as Python does
   return std::min(static_cast<long long>(base.number) / std::max(1LL, layers / groups), groups - 1);
 }
 

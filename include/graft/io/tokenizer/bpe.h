@@ -133,7 +133,7 @@ class bpe_encoder {
     }
   };
   // Writes the tokens of the characters of a word; false if the unknown token is needed and does not exist. Pending
-  // unknown characters come behind the bytes of those that fall back, as in huggingface/tokenizers.
+  // unknown characters come after the bytes of those that fall back, as in huggingface/tokenizers.
   bool begin(std::string_view word) {
     bool pending = false;
     for (character c = first_character(word); c.bytes != 0; c = first_character(word)) {

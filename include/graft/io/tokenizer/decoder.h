@@ -50,7 +50,7 @@ inline std::string without_ends(const decoder_step& step, std::string_view s) {
   for (std::size_t k = 0; k < step.stop && s.ends_with(step.content); ++k) s.remove_suffix(step.content.size());
   return std::string(s);
 }
-// What one token adds to a text that has begun: its bytes, which may be a part of a character.
+// Returns what one token adds to a text that has begun: its bytes, which may be a part of a character.
 inline std::string bytes_of_token(const std::vector<decoder_step>& steps, std::string_view token) {
   using kind = decoder_step::kind;
   std::string now(token);

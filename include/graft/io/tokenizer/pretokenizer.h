@@ -15,7 +15,7 @@ enum class prepend_scheme : unsigned char { always, first, never };
 struct pretokenizer_step {
   enum class kind : unsigned char { split, metaspace, byte_level } what = kind::split;
   split_behavior behavior = split_behavior::isolated;
-  bool invert = false, splits = true;      // whether matches are what lies between; whether Metaspace splits at ▁
+  bool invert = false, splits = true;      // whether matches are what is between; whether Metaspace splits at ▁
   search_pattern pattern{};                // of a split, and of ByteLevel with use_regex; not used if characters is set
   std::optional<code_table> characters{};  // splits at each of these characters
   prepend_scheme prefix = prepend_scheme::never;  // where Metaspace and ByteLevel (always or never) prepend a space
@@ -89,7 +89,7 @@ class pretokenizer {
     return out;
   }
 
-  // Splits a piece: matches and what lies between them, joined or removed as the behavior says.
+  // Splits a piece: matches and what is between them, joined or removed as the behavior says.
   static bool cut(const pretokenizer_step& step, std::string_view s, std::vector<span>& out) {
     out.clear();
     if (!step.splits) return out.push_back({0, s.size(), false}), true;
@@ -137,7 +137,7 @@ class pretokenizer {
     if (step.behavior == split_behavior::merged_with_next) join_with_next(out);
     return finished;
   }
-  // A match joins the span behind it, unless that is a match itself.
+  // A match joins the span after it, unless that is a match itself.
   static void join_with_next(std::vector<span>& spans) {
     std::size_t kept = spans.size();
     bool before = false;

@@ -17,7 +17,7 @@ struct regex_step {
   enum class kind : unsigned char {
     set,      // one character of a set
     run,      // as many characters of a set as there are, at least `least`, at most `most`; gives back one by one
-    run_all,  // the same, and gives none back
+    run_all,  // as run, but gives none back (possessive)
     either,   // goes on at `to`, and where that fails at `other`
     jump,     // goes on at `to`
     atomic,   // matches the steps up to `to` alone, and keeps their first match
@@ -176,7 +176,7 @@ class regex_matcher {
 };
 
 // Calls found(from, to) for all matches, which do not overlap; false if the steps did not suffice. As in Oniguruma's
-// iteration, an empty match right behind another match does not count.
+// iteration, an empty match right after another match does not count.
 template <class Found> bool for_each_match(const regex_program& p, std::string_view s, Found found) {
   regex_matcher m(p, s);
   std::size_t from = 0;

@@ -15,7 +15,7 @@ inline constexpr std::uint32_t any_times = std::numeric_limits<std::uint32_t>::m
 
 struct regex_node {
   enum class form : unsigned char { set, sequence, choice, repeat, group, assertion } what = form::sequence;
-  enum class greed : unsigned char { greedy, lazy, possessive } how = greed::greedy;
+  enum class greed : unsigned char { greedy, lazy, possessive } repetition = greed::greedy;
   regex_step::kind step = regex_step::kind::done;  // of a group that looks around or is atomic, and of an assertion
   code_set set{};
   std::uint32_t least = 0, most = 0;
@@ -29,7 +29,7 @@ struct regex_parser {
   std::size_t at = 0;
   int depth = 0;
   bool ignore_case = false, dot_matches_newline = false;
-  std::uint32_t last_letter = 0;  // the literal letter before this place, where case is ignored
+  std::uint32_t last_letter = 0;  // the literal letter before this position, where case is ignored
   std::vector<regex_node> nodes{};
   text problem{};
 
@@ -214,9 +214,9 @@ struct regex_parser {
       // {m,n}+ repeats {m,n} in this syntax; only ?, * and + have possessive forms.
       if (counts && next_is('?')) return bad("a lazy {m,n} is not supported");
       if (!counts && take("+"))
-        n.how = regex_node::greed::possessive;
+        n.repetition = regex_node::greed::possessive;
       else if (!counts && take("?"))
-        n.how = regex_node::greed::lazy;
+        n.repetition = regex_node::greed::lazy;
       a = add(std::move(n));
     }
     return a;
@@ -325,7 +325,7 @@ struct regex_parser {
       if (const auto found = unicode::property(name); name == known && found) return inverted ? ~*found : *found;
     return bad("the class ", in_quotes(name), " is not supported"), code_set{};
   }
-  // Reads a set behind its '['. Parts that && separates are intersected.
+  // Reads a set after its '['. Parts that && separates are intersected.
   code_set set() {
     if (++depth > deepest_regex_group) return bad("sets are nested deeper than ", deepest_regex_group), code_set{};
     last_letter = 0;
@@ -435,18 +435,18 @@ struct regex_compiler {
   }
   void repeat(const regex_node& n) {
     const std::size_t body = sole(n.children[0]);
-    if (nodes[body].what == form::set && n.how != greed::lazy) {
-      add({.what = n.how == greed::possessive ? kind::run_all : kind::run,
+    if (nodes[body].what == form::set && n.repetition != greed::lazy) {
+      add({.what = n.repetition == greed::possessive ? kind::run_all : kind::run,
            .set = add_set(nodes[body].set),
            .least = n.least,
            .most = n.most});
       return;
     }
-    if (n.how == greed::possessive) return group(kind::atomic, 0, [&] { copies(n, body); });
+    if (n.repetition == greed::possessive) return group(kind::atomic, 0, [&] { copies(n, body); });
     copies(n, body);
   }
   void copies(const regex_node& n, std::size_t body) {
-    const bool lazy = n.how == greed::lazy;
+    const bool lazy = n.repetition == greed::lazy;
     for (std::uint32_t k = 0; k < n.least && !too_large; ++k) emit(body);
     std::vector<std::uint32_t> forks;
     const auto fork = [&] { forks.push_back(add({.what = kind::either})); };

@@ -17,9 +17,9 @@ class stop_strings {
   explicit stop_strings(std::vector<std::string> all) : all_(std::move(all)) { std::erase(all_, std::string()); }
 
   // Appends a piece and returns the text that is certainly before any stop string.
-  std::string feed(std::string_view piece) {
+  std::string feed(std::string_view text) {
     if (found_) return {};
-    waiting_ += piece;
+    waiting_ += text;
     std::size_t first = waiting_.npos, held = 0;
     for (const std::string& s : all_) first = std::min(first, waiting_.find(s));
     found_ = first != waiting_.npos;
@@ -29,12 +29,12 @@ class stop_strings {
     waiting_.erase(0, found_ ? waiting_.size() : out.size());
     return out;
   }
-  // What was held back, at the end of a text without a stop string.
+  // Returns the text that was held back, at the end of a text without a stop string.
   std::string finish() { return std::exchange(waiting_, std::string()); }
   bool found() const { return found_; }
 
  private:
-  // How many characters at the end are the begin of a stop string.
+  // Returns how many characters at the end are the beginning of a stop string.
   std::size_t begun(const std::string& stop) const {
     for (std::size_t n = std::min(stop.size() - 1, waiting_.size()); n > 0; --n)
       if (waiting_.ends_with(std::string_view(stop).substr(0, n))) return n;

@@ -33,8 +33,8 @@ struct tokenizer_model {
     const auto i = static_cast<std::size_t>(id);
     if (i >= known.size()) {
       if (i >= known.capacity()) {
-        const std::size_t room = i + i / 2 + 16;
-        known.reserve(room), special.reserve(room), tokens.reserve(room);
+        const std::size_t reserved = i + i / 2 + 16;
+        known.reserve(reserved), special.reserve(reserved), tokens.reserve(reserved);
       }
       known.resize(i + 1), special.resize(i + 1), tokens.resize(i + 1);
     }

@@ -257,7 +257,9 @@ struct tokenizer_reader {
     const json* v = set(top, "model");
     if (v == nullptr || !v->is_object()) return reject("the key 'model' is missing, expected a BPE or Unigram model");
     const json* type = set(*v, "type");
-    const bool has_scores = v->find("unk_id") != nullptr;  // old files do not say their type
+    // Old files do not say their type; the vocabulary of a Unigram is a list, because its tokens have scores.
+    const json* const vocabulary = v->find("vocab");
+    const bool has_scores = vocabulary != nullptr && vocabulary->is_list();
     if (type != nullptr ? type->says("Unigram") : has_scores) return unigram(*v);
     if (type != nullptr && !type->says("BPE"))
       return reject("the model ", found(*type), " is not supported, expected BPE or Unigram");

@@ -36,7 +36,7 @@ struct adapter_info {
 class adapter_store {
  public:
   using load_function = std::function<result<adapter_set>(const std::string& folder)>;
-  // What a request's adapters are: all in memory, on their way, or one of them failed.
+  // The state of a request's adapters: all in memory, being loaded, or one of them failed.
   struct acquired {
     enum class kind : std::uint8_t { ready, pending, failed } what = kind::pending;
     std::vector<shared_version> versions{};

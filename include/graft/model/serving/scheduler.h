@@ -5,10 +5,11 @@
 // adapters are in memory and a segment of the KV cache is free for prompt and answer; one that has to wait for memory
 // lets nobody past, so that long requests do not starve.
 //
-// Prefixes are reused: a sequence that begins with tokens which another one with the same versions of the same adapters
+// Prefix cache: a sequence that begins with tokens which another one with the same versions of the same adapters
 // has computed, running or ended, copies its keys and values. A sequence whose prompt another one is computing waits for
 // it. Ended sequences keep their segments until the memory is needed, the least recently used leaves first.
 #pragma once
+#include <graft/backend/lru_cache.h>
 #include <graft/model/serving/adapter_store.h>
 #include <graft/model/serving/json_object_prefix.h>
 #include <graft/model/serving/kv_segments.h>
@@ -22,7 +23,7 @@ namespace graft::serving {
 
 // A request on its way, shared by its choices.
 struct request_state {
-  request asked;
+  request submitted;
   std::shared_ptr<response> to;
   long long number = 0, since = 0;         // the order of requests; adapter_store::now() at its arrival
   std::vector<shared_version> versions{};  // since its first choice was admitted
@@ -44,7 +45,7 @@ struct sequence {
 
   long long pending() const { return static_cast<long long>(tokens.size()) - cached; }
   bool before(const sequence& o) const {
-    const auto rank = [](const sequence& s) { return std::tuple(s.of->asked.priority, s.of->number, s.choice); };
+    const auto rank = [](const sequence& s) { return std::tuple(s.of->submitted.priority, s.of->number, s.choice); };
     return rank(*this) < rank(o);
   }
 };
@@ -101,9 +102,9 @@ class scheduler {
       }
       if (!admit(**at)) break;
       budget -= plan_chunk(**at, budget);
-      const auto place = std::upper_bound(running_.begin(), running_.end(), *at,
-                                          [](const auto& a, const auto& b) { return a->before(*b); });
-      running_.insert(place, std::move(*at));
+      const auto position = std::upper_bound(running_.begin(), running_.end(), *at,
+                                             [](const auto& a, const auto& b) { return a->before(*b); });
+      running_.insert(position, std::move(*at));
       at = waiting_.erase(at);
     }
     return plan_;
@@ -119,7 +120,7 @@ class scheduler {
   }
   // Forgets the prefixes of a version that leaves. None could be reused again.
   void forget(const std::string& id) {
-    std::erase_if(prefixes_, [&](const prefix& p) {
+    prefixes_.remove_if([&](const prefix& p) {
       const bool gone = std::find(p.ids.begin(), p.ids.end(), id) != p.ids.end();
       if (gone) segments_.release(p.segment, static_cast<long long>(p.tokens.size()));
       return gone;
@@ -187,51 +188,46 @@ class scheduler {
   // Finds a segment and copies what can be reused. Returns false if there is no room.
   bool admit(sequence& s) {
     match reused = longest(s);
-    if (reused.ended != nullptr) {  // it was used last
-      const auto at =
-          std::find_if(prefixes_.begin(), prefixes_.end(), [&](const prefix& p) { return &p == reused.ended; });
-      std::rotate(at, at + 1, prefixes_.end());
-      reused.ended = &prefixes_.back();
-    }
-    const long long slots = static_cast<long long>(s.prompt_tokens) + s.of->asked.max_tokens;
-    auto place = segments_.take(slots);
-    while (!place && !prefixes_.empty()) {
+    if (reused.ended != nullptr)  // it was used last
+      static_cast<void>(prefixes_.find([&](const prefix& p) { return &p == reused.ended; }));
+    const long long slots = static_cast<long long>(s.prompt_tokens) + s.of->submitted.max_tokens;
+    auto first_slot = segments_.take(slots);
+    while (!first_slot && !prefixes_.empty()) {
       if (reused.ended != nullptr && prefixes_.size() == 1) reused = {};
       drop_oldest();
-      if (reused.ended != nullptr) reused.ended = &prefixes_.back();
-      place = segments_.take(slots);
+      first_slot = segments_.take(slots);
     }
-    if (!place) return false;
-    s.segment = *place, s.slots = slots, s.cached = reused.tokens;
-    if (reused.tokens > 0) plan_.copies.push_back({reused.segment, *place, reused.tokens});
+    if (!first_slot) return false;
+    s.segment = *first_slot, s.slots = slots, s.cached = reused.tokens;
+    if (reused.tokens > 0) plan_.copies.push_back({reused.segment, *first_slot, reused.tokens});
     return true;
   }
   void drop_oldest() {
-    segments_.release(prefixes_.front().segment, static_cast<long long>(prefixes_.front().tokens.size()));
-    prefixes_.erase(prefixes_.begin());
+    segments_.release(prefixes_.oldest().segment, static_cast<long long>(prefixes_.oldest().tokens.size()));
+    prefixes_.drop_oldest();
   }
   // Keeps what an ended sequence has computed, and gives the rest of its segment back.
   void keep_prefix(sequence& s) {
     const bool keeps = limits_.reuse_prefixes && s.cached > 0;
-    const long long kept = keeps ? s.cached : 0;
-    segments_.release(s.segment + kept, s.slots - kept);
+    const long long retained = keeps ? s.cached : 0;
+    segments_.release(s.segment + retained, s.slots - retained);
     if (!keeps) return;
-    s.tokens.resize(static_cast<std::size_t>(kept));
-    std::erase_if(prefixes_, [&](const prefix& p) {
+    s.tokens.resize(static_cast<std::size_t>(retained));
+    prefixes_.remove_if([&](const prefix& p) {
       const bool covered = p.ids == s.of->ids && p.tokens.size() <= s.tokens.size() &&
                            common(p.tokens, s.tokens) == static_cast<long long>(p.tokens.size());
       if (covered) segments_.release(p.segment, static_cast<long long>(p.tokens.size()));
       return covered;
     });
     if (prefixes_.size() == max_prefixes) drop_oldest();
-    prefixes_.push_back({s.of->ids, std::move(s.tokens), s.segment});
+    prefixes_.add({s.of->ids, std::move(s.tokens), s.segment});
   }
 
   limits limits_;
   kv_segments segments_;
   std::deque<std::unique_ptr<sequence>> waiting_;  // both in the order of before()
   std::vector<std::unique_ptr<sequence>> running_;
-  std::vector<prefix> prefixes_;  // most recently used last
+  lru_cache<prefix> prefixes_;
   step_plan plan_;
 };
 

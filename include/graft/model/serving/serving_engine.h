@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Serving engine: requests of many clients, each with its own adapters and sampling settings, in one batch on a model.
-// Sequences join and leave between steps (scheduler.h); adapters come and go beside them (adapter_store.h). Any thread
-// submits requests; one thread runs the steps.
+// Sequences join and leave between steps (scheduler.h); adapters are loaded and removed meanwhile (adapter_store.h).
+// Any thread submits requests; one thread runs the steps.
 //     auto served = serving_engine<engine>::make(model, {}, bytes_of_token, load_folder);
 //     (*served)->adapters().add("sql", "adapters/sql");
 //     std::thread loop([&] { (*served)->run(); });
@@ -52,14 +52,14 @@ class serving_base {
   adapter_store& adapters() { return store_; }
 
   // Several requests may share a response, in which the choices of this one begin with number `first_choice`.
-  submission submit(request asked, std::shared_ptr<response> to = nullptr, int first_choice = 0) {
+  submission submit(request submitted, std::shared_ptr<response> to = nullptr, int first_choice = 0) {
     using kind = submission::kind;
-    if (status s = check(asked); !s) return refuse(kind::bad_request, s.message());
-    if (status s = store_.check(asked.adapters); !s) return refuse(kind::unknown_adapter, s.message());
+    if (status s = check(submitted); !s) return refuse(kind::bad_request, s.message());
+    if (status s = store_.check(submitted.adapters); !s) return refuse(kind::unknown_adapter, s.message());
     auto state = std::make_shared<request_state>();
     state->to = to != nullptr ? std::move(to) : std::make_shared<response>(), state->first_choice = first_choice;
-    state->since = store_.now(), state->open = asked.choices;
-    state->asked = std::move(asked);
+    state->since = store_.now(), state->open = submitted.choices;
+    state->submitted = std::move(submitted);
     {
       const std::lock_guard guard(mutex_);
       if (stopping_) return refuse(kind::stopping, shutting_down);
@@ -135,19 +135,19 @@ class serving_base {
       stats_.waiting += std::exchange(inbox_sequences_, 0);
     }
     for (const auto& state : fresh)
-      for (int choice = 0; choice < state->asked.choices; ++choice) {
+      for (int choice = 0; choice < state->submitted.choices; ++choice) {
         auto s = std::make_unique<sequence>();
-        s->of = state, s->choice = choice, s->prompt_tokens = state->asked.prompt.size();
-        s->tokens.reserve(s->prompt_tokens + static_cast<std::size_t>(state->asked.max_tokens));
-        s->tokens = state->asked.prompt, s->stops = stop_strings(state->asked.stop);
+        s->of = state, s->choice = choice, s->prompt_tokens = state->submitted.prompt.size();
+        s->tokens.reserve(s->prompt_tokens + static_cast<std::size_t>(state->submitted.max_tokens));
+        s->tokens = state->submitted.prompt, s->stops = stop_strings(state->submitted.stop);
         scheduler_.add(std::move(s));
       }
     const auto now = clock::now();
     scheduler_.remove_if([&](sequence& s) {
-      const request& asked = s.of->asked;
+      const request& submitted = s.of->submitted;
       if (all) return end(s, finish_reason::failed, shutting_down), true;
       if (s.of->to->cancelled()) return end(s, finish_reason::cancelled, ""), true;
-      if (asked.deadline && now > *asked.deadline)
+      if (submitted.deadline && now > *submitted.deadline)
         return end(s, finish_reason::deadline, "the time for this request is over"), true;
       return false;
     });
@@ -155,7 +155,7 @@ class serving_base {
   const scheduler::step_plan& plan() {
     const auto ready = [&](request_state& r) {
       if (r.acquired) return scheduler::readiness::ready;
-      adapter_store::acquired a = store_.acquire(r.asked.adapters, r.open, r.since);
+      adapter_store::acquired a = store_.acquire(r.submitted.adapters, r.open, r.since);
       if (a.what == adapter_store::acquired::kind::pending) return scheduler::readiness::pending;
       if (a.what == adapter_store::acquired::kind::failed)
         return failure_ = std::move(a.message), scheduler::readiness::failed;
@@ -176,38 +176,38 @@ class serving_base {
   }
   // Samples the next token of a sequence from its logits, which are overwritten. Returns false if the sequence ended.
   bool sample(sequence& s, std::span<float> logits) {
-    const request& asked = s.of->asked;
+    const request& submitted = s.of->submitted;
     event e;
     e.choice = s.of->first_choice + s.choice;
-    const double log_sum = asked.logprobs ? log_sum_exp(logits) : 0;
+    const double log_sum = submitted.logprobs ? log_sum_exp(logits) : 0;
     const std::vector<float> raw =
-        asked.logprobs ? std::vector<float>(logits.begin(), logits.end()) : std::vector<float>();
-    for (const auto& [token, bias] : asked.logit_bias)
+        submitted.logprobs ? std::vector<float>(logits.begin(), logits.end()) : std::vector<float>();
+    for (const auto& [token, bias] : submitted.logit_bias)
       logits[static_cast<std::size_t>(token)] += static_cast<float>(bias);
-    if (asked.json_object && !exclude_all_but_json(s, logits))
+    if (submitted.json_object && !exclude_all_but_json(s, logits))
       return end(s, finish_reason::failed, "no token of the vocabulary continues a JSON object"), false;
-    sampler_.set(asked.sampling);
+    sampler_.set(submitted.sampling);
     const result<int> next = sampler_.next(logits, s.tokens, static_cast<std::uint64_t>(s.choice), s.prompt_tokens);
     if (!next) return end(s, finish_reason::failed, next.message()), false;
     s.tokens.push_back(*next), e.token = *next;
     count([](serving_stats& all) { ++all.generated_tokens; });
-    if (asked.logprobs) {
+    if (submitted.logprobs) {
       e.logprob = static_cast<double>(raw[static_cast<std::size_t>(*next)]) - log_sum;
-      e.top = top_logprobs(raw, log_sum, static_cast<std::size_t>(*asked.logprobs));
+      e.top = top_logprobs(raw, log_sum, static_cast<std::size_t>(*submitted.logprobs));
     }
     const bool is_eos =
-        !asked.ignore_eos && std::find(eos_tokens_.begin(), eos_tokens_.end(), *next) != eos_tokens_.end();
+        !submitted.ignore_eos && std::find(eos_tokens_.begin(), eos_tokens_.end(), *next) != eos_tokens_.end();
     bool stops = is_eos;
     if (bytes_ && !is_eos) {
       const std::string_view bytes = bytes_(*next);
-      if (asked.json_object) stops = s.json.feed(bytes) && s.json.complete();
+      if (submitted.json_object) stops = s.json.feed(bytes) && s.json.complete();
       stop_strings::fed fed = s.stops.feed(bytes);
       e.text = std::move(fed.text), stops = stops || fed.stopped;
     }
     s.of->to->put(std::move(e));
     if (stops) return end(s, finish_reason::stop, ""), false;
     const auto made = static_cast<long long>(s.tokens.size() - s.prompt_tokens);
-    if (made >= asked.max_tokens) return end(s, finish_reason::length, ""), false;
+    if (made >= submitted.max_tokens) return end(s, finish_reason::length, ""), false;
     return true;
   }
   // Reports the end of a sequence, which the caller then removes from the scheduler.

@@ -18,8 +18,8 @@ constexpr sizes all_sizes[] = {{1, 1, 1},      {1, 40, 9},     {40, 1, 9},   {1,
 struct spread {
   owned<double> numbers;
   cpu::strided<double> view;
-  spread(long long rows, long long cols, bool flipped, long long room, unsigned seed)
-      : numbers(random_tensor<double>({1, 1, flipped ? cols : rows, (flipped ? rows : cols) + room}, seed)),
+  spread(long long rows, long long cols, bool flipped, long long padding, unsigned seed)
+      : numbers(random_tensor<double>({1, 1, flipped ? cols : rows, (flipped ? rows : cols) + padding}, seed)),
         view{numbers.v.data(), numbers.shape.d[3], 1} {
     if (flipped) view = view.transposed();
   }

@@ -84,9 +84,9 @@ template <class Stored> struct stored_weight {
   owned<float> numbers;
   weight_view view;
 
-  stored_weight(long long rows, long long cols, bool column_major, long long room, unsigned seed)
+  stored_weight(long long rows, long long cols, bool column_major, long long padding, unsigned seed)
       : numbers(random_tensor<float>({1, 1, rows, cols}, seed)) {
-    const long long line = (column_major ? rows : cols) + room;
+    const long long line = (column_major ? rows : cols) + padding;
     codes.resize(static_cast<std::size_t>((column_major ? cols : rows) * line));
     view = {quant_format_of<Stored>(), rows, cols, column_major ? 1 : line, column_major ? line : 1, codes.data()};
     each_element(numbers.shape, [&](long long, long long, long long r, long long c) {

@@ -62,11 +62,11 @@ TEST_CASE("elementwise: every pair of broadcast shapes against a plain loop") {
 
 TEST_CASE("elementwise: the output may be an operand") {
   for (const op what : binaries) {
-    owned<double> a = random_tensor<double>({1, 1, 6, 5}, 1), b = random_tensor<double>({1, 1, 1, 5}, 2), apart = a;
-    cpu::binary(what, apart.t(), a.t(), b.t());
+    owned<double> a = random_tensor<double>({1, 1, 6, 5}, 1), b = random_tensor<double>({1, 1, 1, 5}, 2), strided = a;
+    cpu::binary(what, strided.t(), a.t(), b.t());
     owned<double> inplace = a;
     cpu::binary(what, inplace.t(), inplace.t(), b.t());
-    CHECK(furthest(inplace.v, apart.v) == 0);
+    CHECK(furthest(inplace.v, strided.v) == 0);
     owned<double> second = random_tensor<double>({1, 1, 6, 5}, 3), copy = second, out(second.shape);
     cpu::binary(what, out.t(), a.t(), second.t());
     cpu::binary(what, copy.t(), a.t(), copy.t());

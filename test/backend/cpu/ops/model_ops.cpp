@@ -74,8 +74,8 @@ ex ids(scope p, const char* name, int n) { return p.leaf(op::ids, name, 1, 1, 1,
 
 TEST_CASE("rope: pairs are the halves of a head, and the gradient is the transpose") {
   trial t([](scope p) {
-    const ex turn = p.frozen("turn", 3, 6);
-    return ex{p.g, make::rope(*p.g, input(p, 3, 12).i, turn.i, false)};
+    const ex angles = p.frozen("turn", 3, 6);
+    return ex{p.g, make_node::rope(*p.g, input(p, 3, 12).i, angles.i, false)};
   });
   t.reals = {{"x", random(36, 1)}, {"turn", random(18, 2)}};
   t.check("x");
@@ -89,8 +89,8 @@ TEST_CASE("rope: pairs are the halves of a head, and the gradient is the transpo
 
 TEST_CASE("attention: its gradient inside a graph") {
   trial t([](scope p) {
-    const ex span = p.leaf(op::ids, "attention_range", 2, 1, 1, 3, 4);
-    return ex{p.g, make::attention(*p.g, (2.0 * input(p, 4, 8)).i, span.i, none_id, {4}, {2})};
+    const ex ranges = p.leaf(op::ids, "attention_range", 2, 1, 1, 3, 4);
+    return ex{p.g, make_node::attention(*p.g, (2.0 * input(p, 4, 8)).i, ranges.i, none_id, {4}, {2})};
   });
   t.reals = {{"x", random(32, 3)}};
   t.integers = {{"attention_range", {0, 0, 0, 3, 1, 2, 3, 4, 0, 1, 2, 3}}};
@@ -98,7 +98,7 @@ TEST_CASE("attention: its gradient inside a graph") {
 }
 
 TEST_CASE("cross entropy: the mean of counted labels, and its gradient") {
-  trial t([](scope p) { return ex{p.g, make::cross_entropy(*p.g, input(p, 3, 19).i, ids(p, "labels", 3).i)}; });
+  trial t([](scope p) { return ex{p.g, make_node::cross_entropy(*p.g, input(p, 3, 19).i, ids(p, "labels", 3).i)}; });
   t.reals = {{"x", random(57, 4)}};
   t.integers = {{"labels", {2, -100, 18}}};
   const std::vector<double> y = t.value(t.forward, "y");
@@ -111,7 +111,7 @@ TEST_CASE("cross entropy: the mean of counted labels, and its gradient") {
 
 TEST_CASE("dropout: the same elements forward and backward, at the given rate, with the mean preserved") {
   trial t([](scope p) {
-    return ex{p.g, make::dropout(*p.g, input(p, 10, 400).i, ids(p, "seed", 1).i, p.scalar("rate").i, {5})};
+    return ex{p.g, make_node::dropout(*p.g, input(p, 10, 400).i, ids(p, "seed", 1).i, p.scalar("rate").i, {5})};
   });
   t.reals = {{"x", std::vector<double>(4000, 1.0)}, {"rate", {0.25}}, {"dy", std::vector<double>(4000, 1.0)}};
   t.integers = {{"seed", {42}}};
@@ -132,7 +132,7 @@ TEST_CASE("dropout: the same elements forward and backward, at the given rate, w
 TEST_CASE("tied weights: a leaf read as a table and as a matrix has one gradient, the sum of both") {
   trial t([](scope p) {
     const ex W = p.param("W", 5, 3);
-    const ex rows{p.g, make::gather(*p.g, W.i, ids(p, "x", 4).i, false)};
+    const ex rows{p.g, make_node::gather(*p.g, W.i, ids(p, "x", 4).i, false)};
     return rows * graft::t(W);
   });
   t.reals = {{"W", random(15, 6)}};

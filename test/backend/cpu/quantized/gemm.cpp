@@ -43,7 +43,7 @@ TEST_CASE("codes: numbers become the nearest code, within half a step of their b
       worst = std::max(worst, away / step_at(w.as_weight(), static_cast<long long>(i)));
     }
     // The largest number of the other sign is a step away from the last code of Q4_0 and Q5_0. int8 rounds the numbers
-    // to half precision before, Q8_0 the scale behind: up to 127 units of 2^-11 more, and up to 31 with the minimum's
+    // to half precision before, Q8_0 the scale after it: up to 127 units of 2^-11 more, and up to 31 with the minimum's
     // as much again in Q4_1 and Q5_1.
     const bool middle = e.name == "q4_0" || e.name == "q5_0", minimum = e.name == "q4_1" || e.name == "q5_1";
     const bool halved = e.name == "int8" || e.name == "q8_0";

@@ -64,7 +64,7 @@ TEST_CASE("ggml: every format means the numbers that the gguf package reads") {
     CHECK(std::string(name_of(format.format())) == name);
     ++formats;
   });
-  CHECK(formats == 12);
+  CHECK(formats == 13);
 }
 
 TEST_CASE("ggml: what can be quantized has the bytes of the gguf package, K-quants those of llama.cpp") {
@@ -146,7 +146,7 @@ TEST_CASE("ggml: a product in double is that of the numbers in double") {
 TEST_CASE("ggml: a scale that is not finite makes its own block not finite, and the outputs of its row") {
   for (const std::vector<named_quant_format>* list : {&every_quant_format(), &every_wide_quant_format()})
     for (const named_quant_format& e : *list) {
-      if (e.format.block_bytes == 0) continue;
+      if (e.format.block_bytes == 0 || halves_of(e.format).empty()) continue;  // MXFP4's scales are powers of two
       INFO(e.name);
       for (const unsigned bits : {0x7e00U, 0x7c00U, 0xfc00U}) {
         quantized_and_plain w(normal_numbers(5 * 512, 6), 5, 512, e.format);
@@ -180,14 +180,16 @@ TEST_CASE("ggml: blocks that no format describes are refused by their number") {
   quant_state other = *w.codes.quant;
   view v = w.codes.as_view();
   v.quant = &other;
-  const auto said = [&] { return std::string(check_quantized("weight", v).message()); };
-  CHECK(said().empty());
+  const auto error_text = [&] { return std::string(check_quantized("weight", v).message()); };
+  CHECK(error_text().empty());
   other.format.block_type = 16;
-  CHECK(said() == "tensor 'weight' has ggml's type 16 in blocks of 256 elements and 144 bytes, which is not supported");
+  CHECK(error_text() ==
+        "tensor 'weight' has ggml's type 16 in blocks of 256 elements and 144 bytes, which is not supported");
   other.format = w.codes.quant->format, other.format.block_bytes = 143;
-  CHECK(said() == "tensor 'weight' has ggml's type 12 in blocks of 256 elements and 143 bytes, which is not supported");
+  CHECK(error_text() ==
+        "tensor 'weight' has ggml's type 12 in blocks of 256 elements and 143 bytes, which is not supported");
   other.format = w.codes.quant->format, v.size[1] = 250;
-  CHECK(said() == "tensor 'weight' has rows of 250 elements, expected a multiple of the block size 256");
+  CHECK(error_text() == "tensor 'weight' has rows of 250 elements, expected a multiple of the block size 256");
   CHECK_FALSE(can_dequantize(quant_formats::ggml_block(256, 144, 16)));
   CHECK(std::string(name_of(quant_formats::ggml_block(256, 144, 16))) == "ggml");
 }

@@ -45,14 +45,14 @@ TEST_CASE("convert: lengths around the number of elements that are converted at 
 }
 
 TEST_CASE("convert: a view of any strides is read row by row") {
-  owned<double> a = random_tensor<double>({2, 3, 4, 5}, 1), flat(a.shape, NAN), turned({2, 3, 5, 4}, NAN);
+  owned<double> a = random_tensor<double>({2, 3, 4, 5}, 1), flat(a.shape, NAN), permuted({2, 3, 5, 4}, NAN);
   const view v = view_of(a.v.data(), 2, 3, 4, 5);
   cpu::convert(v, flat.v.data());
   CHECK(flat.v == a.v);
-  cpu::convert(v.transposed(), turned.v.data());
+  cpu::convert(v.transposed(), permuted.v.data());
   bool right = true;
   each_element(a.shape, [&](long long i, long long j, long long k, long long l) {
-    right = right && turned.at(i, j, l, k) == a.at(i, j, k, l);
+    right = right && permuted.at(i, j, l, k) == a.at(i, j, k, l);
   });
   CHECK(right);
 
@@ -69,13 +69,13 @@ TEST_CASE("convert: tiles of rows of a weight, also of a column-major one") {
   for (std::size_t i = 0; i < codes.size(); ++i) codes[i] = narrow_to_f16(static_cast<float>(i));
   const weight_view by_rows = weight_of(view_of(codes.data(), 40, 7), 40, 7);
   const weight_view by_columns = weight_of(view_of(codes.data(), 7, 40).transposed(), 40, 7);
-  std::vector<float> panel(static_cast<std::size_t>(33 * 7));
+  std::vector<float> tile(static_cast<std::size_t>(33 * 7));
   for (const bool flipped : {false, true}) {
-    cpu::convert(flipped ? by_columns : by_rows, 5, 33, panel.data());
+    cpu::convert(flipped ? by_columns : by_rows, 5, 33, tile.data());
     bool right = true;
     for (long long r = 0; r < 33; ++r)
       for (long long c = 0; c < 7; ++c)
-        right = right && panel[static_cast<std::size_t>(r * 7 + c)] ==
+        right = right && tile[static_cast<std::size_t>(r * 7 + c)] ==
                              static_cast<float>(flipped ? c * 40 + r + 5 : (r + 5) * 7 + c);
     CHECK(right);
   }

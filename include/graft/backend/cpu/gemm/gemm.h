@@ -15,6 +15,7 @@
 #include <graft/backend/cpu/gemm/skinny.h>
 #include <graft/backend/cpu/gemm/small_k.h>
 #include <graft/backend/cpu/gemm/small_m.h>
+#include <graft/backend/cpu/instructions/chosen.h>
 #include <graft/backend/cpu/runtime/threads.h>
 
 namespace graft::cpu {
@@ -58,10 +59,14 @@ template <class Real> memory<Real>& copied_columns() {
 // Reserves what run() needs on the calling thread, so that a thread which gets its first share in a later call does not
 // allocate then.
 template <class Real> void reserve_scratch(const gemm_problem<Real>& c, gemm_kernel kernel) {
+  if constexpr (std::is_same_v<Real, float>)
+    if (const auto* k = faster_kernels()) return k->reserve(as_kernel_product(c), static_cast<int>(kernel));
   if (kernel == gemm_kernel::packed) reserve_packed_blocks(c);
   if (kernel == gemm_kernel::skinny_nt && c.right.row != 1) copied_columns<Real>().reserve(c.cols * c.depth);
 }
 template <class Real> void run(gemm_problem<Real> c, gemm_kernel kernel, bool overwrite) {
+  if constexpr (std::is_same_v<Real, float>)
+    if (const auto* k = faster_kernels()) return k->multiply(as_kernel_product(c), static_cast<int>(kernel), overwrite);
   if (kernel == gemm_kernel::small_k) return small_k_gemm(c, overwrite);
   for (long long j = 0; overwrite && j < c.cols; ++j) std::fill_n(c.out + j * c.stride, c.rows, Real(0));
   if (kernel == gemm_kernel::rows) return skinny_nn_gemm(c);

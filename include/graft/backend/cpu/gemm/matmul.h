@@ -57,6 +57,29 @@ inline bool use_four_bit_gemv(const weight_view& w, long long tokens) {
   return tokens <= (w.quant->format.scales == dtype::u8 ? std::min<long long>(skinny_cols, max_four_bit_tokens)
                                                         : max_four_bit_tokens);
 }
+// True if few rows are multiplied with a quantized weight by reading it as it is stored.
+template <class Real> bool reads_quantized(const weight_view& w, long long tokens) {
+  if constexpr (sizeof(Real) == sizeof(float)) {
+    if (const auto* k = faster_kernels()) return k->reads_quantized(as_kernel_weight(w), tokens);
+    if (use_four_bit_gemv(w, tokens) || use_limb_gemm(w, tokens)) return true;
+  }
+  return tokens <= skinny_cols;
+}
+// The share of a thread, the rows of w from `first` on; right has the columns of all tokens.
+template <class Real> void quantized_share(const gemm_problem<Real>& share, const weight_view& w, long long first) {
+  if constexpr (sizeof(Real) == sizeof(float)) {
+    if (const auto* k = faster_kernels())
+      return k->multiply_quantized(as_kernel_product(share), as_kernel_weight(w), first);
+    const long long n = share.rows, m = share.cols;
+    const float* const a = share.right.p;
+    if (use_limb_gemm(w, m) && limb_gemm(w, first, n, a, m, share.sign, share.out, share.stride)) return;
+    if (use_four_bit_gemv(w, m)) return four_bit_gemv(w, first, n, a, m, share.sign, share.out, share.stride);
+    if (fp8_skinny_gemm(w, first, n, a, m, share.sign, share.out, share.stride)) return;
+    if (m == 1 && integer_gemv(w, first, n, a, share.sign, share.out)) return;
+    if (m == 1 && block_gemv(w, first, n, a, share.sign, share.out)) return;
+  }
+  skinny_dequantizing_gemm(share, w, first);
+}
 // c [m, rows of w] = or ±= a wᵀ for few rows of a and a quantized w. A thread's share is a multiple of four rows of w.
 template <class Real> void skinny_quantized(Real* c, long long m, const Real* a, const weight_view& w, int accumulate) {
   if (accumulate == 0) std::fill_n(c, m * w.rows, Real(0));
@@ -68,16 +91,7 @@ template <class Real> void skinny_quantized(Real* c, long long m, const Real* a,
     const long long first = tiles * t / threads * 4, end = std::min(w.rows, tiles * (t + 1) / threads * 4);
     gemm_problem<Real> share = all;
     share.rows = end - first, share.out += first;
-    if (first >= end) return;
-    if constexpr (sizeof(Real) == sizeof(float)) {
-      const long long n = end - first;
-      if (use_limb_gemm(w, m) && limb_gemm(w, first, n, a, m, share.sign, share.out, share.stride)) return;
-      if (use_four_bit_gemv(w, m)) return four_bit_gemv(w, first, n, a, m, share.sign, share.out, share.stride);
-      if (fp8_skinny_gemm(w, first, n, a, m, share.sign, share.out, share.stride)) return;
-      if (m == 1 && integer_gemv(w, first, n, a, share.sign, share.out)) return;
-      if (m == 1 && block_gemv(w, first, n, a, share.sign, share.out)) return;
-    }
-    skinny_dequantizing_gemm(share, w, first);
+    if (first < end) quantized_share(share, w, first);
   });
 }
 
@@ -92,7 +106,12 @@ void skinny_half(Real* c, long long m, const Real* a, const weight_view& w, int 
                                        {a, 1, w.cols}, c, w.rows, accumulate < 0 ? Real(-1) : Real(1)};
   for_each_share_with_epilogue(
       all, end, [](const gemm_problem<Real, Stored>&) {},
-      [](const gemm_problem<Real, Stored>& share) { skinny_nt_gemm(share); });
+      [](const gemm_problem<Real, Stored>& share) {
+        if constexpr (sizeof(Real) == sizeof(float))
+          if (const auto* k = faster_kernels())
+            return (std::is_same_v<Stored, bf16> ? k->multiply_bf16 : k->multiply_f16)(as_kernel_product(share));
+        skinny_nt_gemm(share);
+      });
 }
 
 // c = or ±= a op(W) if a BLAS multiplies bf16. Only a dgrad multiplies with W itself (tb is false), so it uses one
@@ -124,9 +143,8 @@ struct tile_split {
 template <class Real> void dequantized_gemm(tensor<Real> c, tensor<Real> a, const weight_view& w, matmul_mode mode) {
   const long long m = a.matrices() * a.d[2], k = a.d[3], n = mode.tb ? w.rows : w.cols;
   const strided<Real> left{a.p, k, 1};
-  const bool reads_quantized =
-      m <= skinny_cols || (sizeof(Real) == sizeof(float) && (use_four_bit_gemv(w, m) || use_limb_gemm(w, m)));
-  if (w.quant != nullptr && mode.tb && reads_quantized) return skinny_quantized(c.p, m, a.p, w, mode.accumulate);
+  if (w.quant != nullptr && mode.tb && reads_quantized<Real>(w, m))
+    return skinny_quantized(c.p, m, a.p, w, mode.accumulate);
   if constexpr (sizeof(Real) == sizeof(float))
     if (w.format == quant_format{dtype::bf16} && amx_bf16_gemm(c.p, m, n, a.p, w, mode)) return;
   const bool is_skinny = m <= skinny_max;  // then the tile and the activations fit a cache together

@@ -3,9 +3,9 @@
 // read from the tensors that are bound for that adapter alone. An adapter fits a slot if its plan, cut by GEMMs,
 // differs from the base's in the slots of GEMMs only (multi_lora_plan.h).
 #pragma once
-#include <graft/backend/cpu/runtime/bound_plan.h>
+#include <graft/backend/cpu/runtime/program.h>
 #include <graft/backend/multi_lora_plan.h>
-#include <graft/plan/fuse_gemms.h>
+#include <graft/plan/fuse_products.h>
 
 #include <map>
 #include <memory>
@@ -15,18 +15,18 @@
 namespace graft::cpu {
 
 // A target whose plans are cut by GEMMs, for comparison; they are not run.
-inline constexpr target gemm_target{.name = "cpu, multi-LoRA",
-                                    .granularity = target::work::by_products,
-                                    .fuse_gemms = &fuse_gemms,
-                                    .reads_nn_weight = true,
-                                    .prologue_with_branch = true,
-                                    .fuses_rowwise = true};
+inline constexpr target gemm_target = [] {
+  target to{.name = "cpu, multi-LoRA", .granularity = target::work::by_products, .fuse_products = &fuse_products};
+  to.can<gemm_launch>().reads_nn_weight = to.can<gemm_launch>().prologue_with_branch = true;
+  to.can<rowwise_launch>().fused = true;
+  return to;
+}();
 
 template <class Real> class multi_lora_table {
  public:
-  using binding = typename plan_binding<Real>::binding;
+  using binding = cpu::binding<Real>;
   struct block {
-    const plan_binding<Real>* in;
+    const program<Real>* in;
     binding* with;
   };
 
@@ -83,9 +83,9 @@ template <class Real> class multi_lora_table {
     std::vector<matches> match;
     std::vector<long long> read{};  // by block: version of the precomputed values that were read
   };
-  // Plans all blocks by GEMMs; blocks that share a bound plan share this one, too.
+  // Plans all blocks by GEMMs; blocks that share a program share this plan, too.
   static std::vector<planned> plan_by_gemms(std::span<const block> all) {
-    std::map<const plan_binding<Real>*, std::shared_ptr<const plan>> plans;
+    std::map<const program<Real>*, std::shared_ptr<const plan>> plans;
     std::vector<planned> made;
     for (const block& b : all) {
       auto& p = plans[b.in];
@@ -116,8 +116,8 @@ template <class Real> class multi_lora_table {
     w.read.resize(base_.size(), -1);
     for (std::size_t b = 0; b < base_.size(); ++b) {
       w.blocks[b].in->precompute(*w.blocks[b].with, by, host);
-      if (w.read[b] == w.blocks[b].with->has.made) continue;
-      w.read[b] = w.blocks[b].with->has.made;
+      if (w.read[b] == w.blocks[b].with->made) continue;
+      w.read[b] = w.blocks[b].with->made;
       for (std::size_t p = 0; p < w.match[b].size(); ++p)
         row_products_[b]->at(static_cast<int>(p), slot) =
             record_of(base_[b], base_[b].by_products->products[static_cast<int>(p)], w.blocks[b],

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Multi-LoRA batch on the CPU (Punica BGMV/SGMV-style): rows of a call have adapters of their own. The base GEMM reads
-// W once for all rows, and each row gets the GEMM slots of its own record (plan/gemm.h),
+// W once for all rows, and each row gets the GEMM slots of its own record (plan/launch/gemm_slots.h),
 //     y = epilogue(x Wᵀ + Σ ± factor · U Bᵀ),   U = x Aᵀ (the shrink result),   with x ⊙ input_scale in place of x
 // Consecutive rows with the same record are multiplied in one GEMM.
 #pragma once

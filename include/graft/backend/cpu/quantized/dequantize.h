@@ -2,6 +2,7 @@
 // Dequantizes elements [first, first + n) of a quantized weight in row-major order. There is one function for each
 // layout of scales; what a stored value means is in core/quant.
 #pragma once
+#include <graft/backend/cpu/instructions/chosen.h>
 #include <graft/backend/cpu/quantized/fp8_convert.h>
 #include <graft/backend/cpu/quantized/table16.h>
 #include <graft/core/bf16.h>
@@ -233,6 +234,7 @@ template <int Block>
 
 inline void dequantize(const weight_view& w, long long first, long long n, float* to) {
   using namespace quant_formats;
+  if (const auto* k = faster_kernels()) return k->dequantize(as_kernel_weight(w), first, n, to);
   switch (w.format.type) {
     case dtype::nf4: return detail::dequantize_four_bit(w, nf4_format::table, first, n, to);
     case dtype::fp4: return detail::dequantize_four_bit(w, fp4_format::table, first, n, to);

@@ -23,9 +23,10 @@ struct nibble_pairs {
     for (unsigned b = 0; b < 256; ++b) v[b][0] = table[b >> 4U], v[b][1] = table[b & 15U];
   }
 };
-inline const nibble_pairs& nibble_pairs_of(dtype quants) {
-  static const nibble_pairs nf4(quant_formats::nf4_format::table), fp4(quant_formats::fp4_format::table);
-  return quants == dtype::nf4 ? nf4 : fp4;
+// For NF4 and FP4, the formats of has_four_bit_kernel.
+template <dtype Type> const nibble_pairs& nibble_pairs_of() {
+  static const nibble_pairs all(four_bit_table(Type));
+  return all;
 }
 
 using two_floats = float __attribute__((vector_size(8)));
@@ -77,7 +78,9 @@ inline void four_bit_gemv(const weight_view& w, long long first, long long rows,
 #if defined(__AVX2__) && defined(__FMA__)
   return four_bit_permute_gemm(w, first, rows, x, tokens, sign, out, stride);
 #endif
-  const nibble_pairs& pairs = nibble_pairs_of(w.format.type);
+  if (!is_four_bit(w.format)) return;  // has_four_bit_kernel() is false
+  const nibble_pairs& pairs =
+      w.format.type == dtype::nf4 ? nibble_pairs_of<dtype::nf4>() : nibble_pairs_of<dtype::fp4>();
   const long long block = w.format.block, blocks = w.cols / block;
   for (long long i = 0; i < rows; i += 4) {
     const long long n = std::min(4LL, rows - i);

@@ -123,12 +123,10 @@ void four_bit_permute_tile(const weight_view& w, const float_table& table, long 
     for (long long r = 0; r < rows; ++r) out[r + t * stride] += sign * float_table::total(sum[r][t]);
 }
 
-// The 16 numbers of a format; those of integers depend on the zero point.
+// The 16 numbers of a format of has_four_bit_permute; those of integers depend on the zero point.
 constexpr const float* four_bit_numbers(dtype type) {
-  if (type == dtype::nf4) return quant_formats::nf4_format::table;
-  if (type == dtype::fp4) return quant_formats::fp4_format::table;
   if (type == dtype::f4_e2m1) return quant_formats::e2m1::table;
-  return numbers_of_zero_point.v[0];
+  return type == dtype::u4 ? numbers_of_zero_point.v[0] : four_bit_table(type);
 }
 
 // out[i + t stride] += sign · (row first + i of w) · x_t for `rows` rows, which are whole blocks. The register tile is

@@ -5,6 +5,8 @@
 #pragma once
 #include <graft/backend/cpu/quantized/four_bit_permute.h>
 
+#include <type_traits>
+
 namespace graft::cpu {
 
 namespace detail {
@@ -57,20 +59,46 @@ struct integer_activations {
 };
 #endif
 
+// How a format stores 32 columns: the bytes of them, of which a half-precision scale may come first, and their sum with
+// x. A format that is not listed here does not compile.
+template <class Format> struct integer_storage;
+template <> struct integer_storage<quant_formats::int8_format> {
+  static constexpr bool in_blocks = false;
+  static constexpr int bytes = integer_chunk;
+  template <class X> static auto sum(const X& x, const unsigned char* quants, long long k) {
+    return x.eight_bits(quants, k);
+  }
+};
+template <> struct integer_storage<quant_formats::q8_0_format> {
+  static constexpr bool in_blocks = true;
+  static constexpr int bytes = quant_formats::q8_0_format::bytes;
+  template <class X> static auto sum(const X& x, const unsigned char* quants, long long k) {
+    return x.eight_bits(quants, k);
+  }
+};
+template <> struct integer_storage<quant_formats::q4_0_format> {
+  static constexpr bool in_blocks = true;
+  static constexpr int bytes = quant_formats::q4_0_format::bytes;
+  template <class X> static auto sum(const X& x, const unsigned char* quants, long long k) {
+    return x.four_bits(quants, k);
+  }
+};
+
 // out[i] += sign · (row first + i of w) · x for `rows` rows.
-template <class X>
+template <class Format, class X>
 void integer_gemv_rows(const weight_view& w, long long first, long long rows, const X& x, float sign, float* out) {
+  using storage = integer_storage<Format>;
+  constexpr bool in_blocks = storage::in_blocks;
+  constexpr long long bytes = storage::bytes;
   const auto* const quants = static_cast<const unsigned char*>(w.data);
-  const bool in_blocks = w.format.type == dtype::ggml;
-  const bool wide = !in_blocks || w.format.block_type == quant_formats::q8_0_format::ggml_type_id;
-  const long long bytes = in_blocks ? w.format.block_bytes : integer_chunk, pieces = w.cols / integer_chunk;
+  const long long pieces = w.cols / integer_chunk;
   for (long long i = 0; i < rows; ++i) {
     const unsigned char* block = quants + (first + i) * pieces * bytes;
     auto sum = X::zero();
     for (long long k = 0; k < w.cols; k += integer_chunk, block += bytes) {
       const float scale = in_blocks ? X::half(static_cast<std::uint16_t>(block[0] | block[1] << 8)) : 1.0F;
       const unsigned char* const from = in_blocks ? block + 2 : block;
-      sum = x.add(wide ? x.eight_bits(from, k) : x.four_bits(from, k), scale, sum, k);
+      sum = x.add(storage::sum(x, from, k), scale, sum, k);
     }
     const float by = in_blocks ? 1.0F : quant_formats::int8_format::dequantize(1, scale_at(*w.quant, first + i));
     out[i] += sign * by * X::total(sum);
@@ -87,8 +115,13 @@ bool integer_gemv(const weight_view& w, long long first, long long rows, const f
     thread_local X of_x;
     if (w.cols % detail::integer_chunk != 0 || !is_scaled_integer(w.format)) return false;
     if (!of_x.make(x, w.cols)) return false;
-    detail::integer_gemv_rows(w, first, rows, of_x, sign, out);
-    return true;
+    using namespace quant_formats;
+    if (w.format.type == dtype::int8)
+      return detail::integer_gemv_rows<int8_format>(w, first, rows, of_x, sign, out), true;
+    if (w.format == q8_0_format::format())
+      return detail::integer_gemv_rows<q8_0_format>(w, first, rows, of_x, sign, out), true;
+    if (w.format == q4_0_format::format())
+      return detail::integer_gemv_rows<q4_0_format>(w, first, rows, of_x, sign, out), true;
   }
   return false;
 }

@@ -24,15 +24,12 @@ struct quantized_weight {
 
 namespace detail {
 
-inline void quantize_four_bit(const float* from, quantized_weight& w) {
+template <class Format> void quantize_four_bit(const float* from, quantized_weight& w) {
   const quant_format& format = w.quant->format;
   const long long n = w.rows * w.cols;
   w.data.resize(static_cast<std::size_t>((n + 1) / 2));
   w.scales.resize(static_cast<std::size_t>(scale_counts_of(format, w.rows, w.cols).scales));
-  if (format.type == dtype::nf4)
-    quant_formats::quantize_four_bit<quant_formats::nf4_format>(from, n, format.block, w.data.data(), w.scales.data());
-  else
-    quant_formats::quantize_four_bit<quant_formats::fp4_format>(from, n, format.block, w.data.data(), w.scales.data());
+  quant_formats::quantize_four_bit<Format>(from, n, format.block, w.data.data(), w.scales.data());
   if (format.second_block == 0) return;
   w.quantized_scales.resize(w.scales.size());
   w.second_scales.resize(static_cast<std::size_t>(scale_counts_of(format, w.rows, w.cols).second_scales));
@@ -58,18 +55,19 @@ template <class Format> void quantize_blocks(const float* from, quantized_weight
   for (long long b = 0; b < blocks; ++b) Format::quantize(from + b * Format::block, w.data.data() + b * Format::bytes);
 }
 
-inline void quantize_e2m1(const float* from, quantized_weight& w) {
-  using namespace quant_formats;
-  const quant_format& format = w.quant->format;
-  const long long n = w.rows * w.cols, blocks = n / format.block;
-  const bool is_mx = format == mxfp4_format::format();
+template <class Format> void quantize_e2m1(const float* from, quantized_weight& w) {
+  constexpr bool has_tensor_scale = requires { Format::tensor_scale(from, 0); };
+  const long long n = w.rows * w.cols, blocks = n / Format::block;
   w.data.resize(static_cast<std::size_t>(n / 2)), w.quantized_scales.resize(static_cast<std::size_t>(blocks));
-  if (!is_mx) w.quant->tensor_scale = nvfp4_format::tensor_scale(from, n);
+  if constexpr (has_tensor_scale) w.quant->tensor_scale = Format::tensor_scale(from, n);
   for (long long b = 0; b < blocks; ++b) {
-    const float* const block = from + b * format.block;
-    unsigned char* const to = w.data.data() + b * format.block / 2;
-    w.quantized_scales[static_cast<std::size_t>(b)] =
-        is_mx ? mxfp4_format::quantize(block, to) : nvfp4_format::quantize(block, w.quant->tensor_scale, to);
+    const float* const block = from + b * Format::block;
+    unsigned char *const to = w.data.data() + b * Format::block / 2,
+                         &scale = w.quantized_scales[static_cast<std::size_t>(b)];
+    if constexpr (has_tensor_scale)
+      scale = Format::quantize(block, w.quant->tensor_scale, to);
+    else
+      scale = Format::quantize(block, to);
   }
 }
 
@@ -93,13 +91,32 @@ inline result<quantized_weight> quantize(const float* from, long long rows, long
   if ((format.block_bytes > 0 || format.type == dtype::f4_e2m1) && cols % format.block != 0)
     return fail("rows of ", cols, " elements are no multiple of the block size ", format.block, " of ",
                 name_of(format));
-  if (is_four_bit(format)) detail::quantize_four_bit(from, w);
-  if (format.type == dtype::int8) detail::quantize_rows<int8_format>(from, w);
-  if (format.type == dtype::f4_e2m1) detail::quantize_e2m1(from, w);
-  if (format.type == dtype::f8_e4m3) detail::quantize_rows<fp8_format>(from, w);
-  ggml_formats::visit(format, [&](auto f) {
-    if constexpr (quantizable<decltype(f)>) detail::quantize_blocks<decltype(f)>(from, w);
-  });
+  switch (format.type) {
+    case dtype::nf4: detail::quantize_four_bit<nf4_format>(from, w); break;
+    case dtype::fp4: detail::quantize_four_bit<fp4_format>(from, w); break;
+    case dtype::int8: detail::quantize_rows<int8_format>(from, w); break;
+    case dtype::f8_e4m3: detail::quantize_rows<fp8_format>(from, w); break;
+    case dtype::f4_e2m1:
+      if (format == mxfp4_format::format()) detail::quantize_e2m1<mxfp4_format>(from, w);
+      if (format == nvfp4_format::format()) detail::quantize_e2m1<nvfp4_format>(from, w);
+      break;
+    case dtype::ggml:
+      ggml_formats::visit(format, [&](auto f) {
+        if constexpr (quantizable<decltype(f)>) detail::quantize_blocks<decltype(f)>(from, w);
+      });
+      break;
+    case dtype::u2:
+    case dtype::u3:
+    case dtype::u4:
+    case dtype::u8:
+    case dtype::f32:
+    case dtype::f64:
+    case dtype::bf16:
+    case dtype::f16:
+    case dtype::i64:
+    case dtype::f8_e5m2:
+    case dtype::f8_e8m0: break;  // can_quantize() has refused them
+  }
   w.quant->scales = w.quantized_scales.empty() ? w.scales.data() : static_cast<const void*>(w.quantized_scales.data());
   w.quant->second_scales = w.second_scales.data();
   w.quant->second_codebook = dynamic_map_values();

@@ -9,6 +9,8 @@
 #include <graft/backend/cpu/quantized/dequantize.h>
 #include <graft/core/array_size.h>
 
+#include <type_traits>
+
 #if (defined(__ARM_FEATURE_MATMUL_INT8) || defined(__ARM_FEATURE_DOTPROD)) && defined(__ARM_NEON) && \
     !defined(__CUDACC__)
 namespace graft::cpu::detail {
@@ -46,8 +48,7 @@ struct four_bit_limbs {
 
   explicit four_bit_limbs(const weight_view& of)
       : w(of), blocks(of.cols / of.format.block), shift(std::countr_zero(static_cast<unsigned>(of.format.block))) {
-    const float* const values =
-        w.format.type == dtype::nf4 ? quant_formats::nf4_format::table : quant_formats::fp4_format::table;
+    const float* const values = four_bit_table(w.format.type);
     float32x4_t all[4];
     for (int i = 0; i < 4; ++i) all[i] = vld1q_f32(values + 4 * i);
     table = detail::limbs_of(all, limb_scale), scales = static_cast<const float*>(w.quant->scales);
@@ -121,8 +122,11 @@ struct int8_limbs {
 // ggml's Q8_0 and Q4_0 with a scale per 32 columns. The values of Q4_0 stay in the upper halves of bytes, where they
 // are 16 times as large; flipping their top bit makes them signed.
 template <class Format> struct ggml_limbs {
+  static_assert(Format::ggml_type_id == quant_formats::q8_0_format::ggml_type_id ||
+                Format::ggml_type_id == quant_formats::q4_0_format::ggml_type_id);
   static constexpr bool deinterleaved = false, whole_chunks = true,
-                        wide = Format::ggml_type_id == quant_formats::q8_0_format::ggml_type_id;
+                        wide = std::is_same_v<Format, quant_formats::q8_0_format>;
+  static_assert(wide || std::is_same_v<Format, quant_formats::q4_0_format>);
   static constexpr int limbs = 1, load_registers = (wide ? 2 : 1) * mma_rows;
   static constexpr float unit = wide ? 1.0F : 1 / 16.0F;
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The CPU engine as an executor sees it: a queue in which work is ordered (here the caller's own thread), memory, a
-// plan bound to tensors, and the evaluation of a graph without a plan. The last two are in engine_plan.h, so that a
-// file that links them from a library needs no Eigen.
+// program with bindings, and the evaluation of a graph without a plan. The last two are in engine_plan.h, so that a file
+// that links them from a library needs no Eigen.
 #pragma once
 #include <graft/backend/call.h>
 #include <graft/backend/cpu/runtime/compiled_ops.h>
@@ -20,6 +20,8 @@
 namespace graft::cpu {
 
 class optimizer_step;
+template <class Real> class program;
+template <class Real> struct binding;
 
 template <class Real> struct engine {
   struct queue {
@@ -41,7 +43,7 @@ template <class Real> struct engine {
   using real = Real;
   using launch_clock = cpu::launch_clock;
   static constexpr dtype compute_type = storage<Real>::type, storage_type = compute_type;
-  static constexpr bool reads_host_memory = true, binds_itself = true;
+  static constexpr bool reads_host_memory = true, binds_itself = true, adapters_share_launches = false;
   static const target& runs_on(const queue&) { return cpu_target; }
   static const target& runs_eagerly_on(const queue&) { return eager_target; }
 
@@ -54,12 +56,11 @@ template <class Real> struct engine {
    private:
     std::vector<std::byte> bytes_;
   };
-  // Adapters share no launches on the CPU.
   struct shared {};
   static status open(queue&) { return ok; }
   static void begin(shared&, const capacity&, int) {}
-  static void account_for(shared&, const target&, const graph&, const size_values&, bool, const capacity&) {}
-  static void complete(shared&, queue&) {}
+  static void account_for(shared&, const graph&, const plan&, const size_values&, bool, const capacity&) {}
+  static bool complete(shared&, queue&) { return false; }
   static bool can_hold_folded(const shared&, bool) { return true; }
 
   // Every launch has one candidate, so there is nothing to time.
@@ -125,7 +126,21 @@ template <class Real> struct engine {
                                         const std::vector<mutable_view>& outputs) {
     return evaluate(q, g, s, leaves, outputs);
   }
-  class bound;
+  // A graph planned, with the workspace that all layers share which run it, and the tensors of one of them.
+  using program = cpu::program<Real>;
+  using binding = cpu::binding<Real>;
+  static status bind(queue& q, program& in, binding& with, const size_values& s, const leaf_views& leaves,
+                     const capacity& limits, shared&);
+  static status run(queue& q, program& in, binding& with, const call& c);
+  static status parameters_changed(queue&, program&, binding& with);
+  static status weight_changed(queue&, program&, binding& with);
+  // Lets `mine`, a binding of `in`, read parameter-stage values from a binding of another program of the same layer,
+  // whose calls come first, instead of computing them again.
+  static void share_precomputed(const program& in, binding& mine, const program& other, const binding& from);
+  // States that one block reads another one's output; launches of two blocks are not joined on the CPU.
+  static void follows(binding&, const program&, const binding&) {}
+  static status publish(queue&, binding&) { return ok; }
+  static void memory_changed(binding&) {}
   static status evaluate(queue& q, const graph& g, const size_values& s, const leaf_views& leaves,
                          const std::vector<mutable_view>& outputs);
 };

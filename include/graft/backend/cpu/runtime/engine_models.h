@@ -44,4 +44,6 @@ template <class Real> class engine<Real>::adapter_table {
   multi_lora_table<Real> adapter_table_;
 };
 
+static_assert(ModelEngine<engine<float>> && ModelEngine<engine<double>>);
+
 }  // namespace graft::cpu

@@ -1,16 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// PTX wrappers for sm_90 kernels: mbarrier, TMA (cp.async.bulk), thread block clusters and distributed shared memory,
+// PTX wrappers: mbarrier, TMA (cp.async.bulk), cp.async, thread block clusters and distributed shared memory,
 // setmaxnreg, ldmatrix and stmatrix, programmatic dependent launch, and acquire/release flags in global memory. They
 // are what cuda::ptx of CUDA 13.0 lacks or has in another form. Shared memory is addressed by its 32-bit window
-// address.
-//
-// A pipeline is a ring of stages in shared memory with two mbarriers per stage, full(q) and empty(q):
-//   producer acquire   barrier_wait(empty(q), phase)            the consumers have released the stage
-//   producer commit    barrier_arrive_expect_tx(full(q), bytes), load_*   the copies complete their bytes on full(q)
-//   consumer wait      barrier_wait(full(q), phase)             the stage can be read
-//   consumer release   barrier_arrive(empty(q))                 by one elected thread per consumer warpgroup or warp
-// `phase` is the parity of cutlass::PipelineState: it flips when q wraps around. Consumers begin with 0; a producer
-// begins with 1, so that its first acquire of each stage returns at once, or omits the acquire in the first round.
+// address. mma.sync is in mma_sync.cuh, wgmma in wgmma.cuh. Kernels use mbarriers through tile/pipeline.cuh.
 #pragma once
 #include <cuda.h>
 
@@ -35,25 +27,10 @@ __device__ __forceinline__ void barrier_arrive_expect_tx(std::uint32_t bar, std:
 __device__ __forceinline__ void barrier_arrive(std::uint32_t bar) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
 }
-// A consumer release that ptxas cannot move above loads from shared memory. Without it ptxas places the arrive before
-// the first use of the loaded words, and the TMA copy that refills the stage can overwrite words that are not read yet
-// (observed in attention: sixteen columns of another tile). The barrier address therefore depends on a word of every
-// load, or of a sum that the word entered, through a term that is always zero: `count` is never negative, which the
-// compiler cannot know.
-class arrive_after_reads {
- public:
-  __device__ explicit arrive_after_reads(int count) : none_(static_cast<std::uint32_t>(count >> 31)) {}
-  __device__ __forceinline__ void add(std::uint32_t word) {
-    asm volatile("lop3.b32 %0, %1, %2, %0, 0xEA;" : "+r"(zero_) : "r"(word), "r"(none_));  // zero_ | (word & none_)
-  }
-  __device__ __forceinline__ void arrive(std::uint32_t bar) {
-    barrier_arrive(bar + zero_);
-    zero_ = 0;
-  }
-
- private:
-  std::uint32_t none_, zero_ = 0;
-};
+// acc | (word & mask) in one instruction that the compiler neither moves nor simplifies.
+__device__ __forceinline__ void or_masked(std::uint32_t& acc, std::uint32_t word, std::uint32_t mask) {
+  asm volatile("lop3.b32 %0, %1, %2, %0, 0xEA;" : "+r"(acc) : "r"(word), "r"(mask));
+}
 // Arrives at the barrier with this address in block `rank` of the cluster. Default semantics suffice, because only an
 // asynchronous copy follows a released stage and the barrier itself orders it; .release.cluster costs a microsecond per
 // call.
@@ -175,6 +152,27 @@ __device__ __forceinline__ void fence_async_shared() { asm volatile("fence.proxy
 // readable by TMA copies.
 __device__ __forceinline__ void fence_async() { asm volatile("fence.proxy.async;" ::: "memory"); }
 
+// ---- cp.async, loads from global memory -----------------------------------------------------------------------------
+// Copies 16 bytes, of which those from `bytes` on are zeros, past the L1 cache.
+__device__ __forceinline__ void copy_async16(std::uint32_t to, const void* from, int bytes) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void copy_async4(std::uint32_t to, const void* from, int bytes) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// Waits until at most the latest Pending groups of copies of this thread are in flight.
+template <int Pending> __device__ __forceinline__ void wait_for_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
+}
+__device__ __forceinline__ void wait_for_all_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
+// Loads a number where it stands: a load that is not volatile would move to its first use.
+__device__ __forceinline__ std::int64_t load_early(const std::int64_t* p) {
+  std::int64_t v;
+  asm volatile("ld.global.s64 %0, [%1];" : "=l"(v) : "l"(p));
+  return v;
+}
 // Loads sixteen bytes that nobody reads a second time, or zeros where `valid` is false. The asm is volatile so that
 // several loads in a row are all issued before the first use; the compiler would sink each load to its use.
 __device__ __forceinline__ uint4 load_streaming(const void* p, bool valid) {
@@ -218,6 +216,13 @@ __device__ __forceinline__ void named_barrier_reconverge(int id, int threads) {
 }
 __device__ __forceinline__ void named_arrive(int id, int threads) {  // does not wait for the other warps
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+// The same with a constant number: with a variable one the compiler reserves all sixteen barriers.
+template <int Id, int Threads> __device__ __forceinline__ void named_barrier() {
+  asm volatile("bar.sync %0, %1;" ::"n"(Id), "n"(Threads) : "memory");
+}
+template <int Id, int Threads> __device__ __forceinline__ void named_arrive() {
+  asm volatile("bar.arrive %0, %1;" ::"n"(Id), "n"(Threads) : "memory");
 }
 // setmaxnreg: a producer warpgroup gives registers back, a consumer warpgroup takes them.
 template <int Registers> __device__ __forceinline__ void dealloc_registers() {
@@ -295,6 +300,12 @@ __device__ __forceinline__ std::uint32_t load_shared(std::uint32_t address) {
   asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
   return v;
 }
+// Loads from a constant distance after `address`; it may be moved among other loads that are not volatile.
+template <std::uint32_t Beyond> __device__ __forceinline__ std::uint32_t load_shared_beyond(std::uint32_t address) {
+  std::uint32_t v;
+  asm("ld.shared.u32 %0, [%1+%2];" : "=r"(v) : "r"(address), "n"(Beyond));
+  return v;
+}
 __device__ __forceinline__ std::uint32_t load_shared_half(std::uint32_t address) {
   std::uint16_t v;
   asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(address) : "memory");
@@ -340,10 +351,32 @@ __device__ __forceinline__ void store_matrix_trans(std::uint32_t address, std::u
                : "memory");
 }
 
+// ---- arithmetic of packed 16-bit pairs, fast exponential ------------------------------------------------------------
+__device__ __forceinline__ std::uint32_t sub_bf16x2(std::uint32_t a, std::uint32_t b) {
+  std::uint32_t v;
+  asm("sub.rn.bf16x2 %0, %1, %2;" : "=r"(v) : "r"(a), "r"(b));
+  return v;
+}
+__device__ __forceinline__ std::uint32_t sub_f16x2(std::uint32_t a, std::uint32_t b) {
+  std::uint32_t v;
+  asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(v) : "r"(a), "r"(b));
+  return v;
+}
+__device__ __forceinline__ float exp2_approx(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 // ---- programmatic dependent launch, and flags between thread blocks of one kernel -----------------------------------
 // Forces the compiler to have the value in a register here, instead of recomputing it at every use.
 __device__ __forceinline__ void keep(int& v) { asm volatile("" : "+r"(v)); }
-// Does so for a pointer, and tells the compiler that it still points to global memory.
+// Keeps the compiler from moving accesses to accumulators across a wgmma wait or issue; emits no instruction.
+template <int N> __device__ __forceinline__ void pin(float (&d)[N]) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) asm volatile("" : "+f"(d[i])::"memory");
+}
+// Does as keep() for a pointer, and tells the compiler that it still points to global memory.
 template <class V> __device__ __forceinline__ void keep_global_pointer(V*& p) {
   asm volatile("" : "+l"(p));
   __builtin_assume(__isGlobal(p));

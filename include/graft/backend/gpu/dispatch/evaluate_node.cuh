@@ -3,8 +3,8 @@
 //
 // sum_to, rotate_grad, scatter, place and unpatch add to the output; the other operations overwrite it, a matmul only
 // if `accumulate` is 0. Operands and results may each be stored as Real, bf16 or f16; arithmetic is in Real. Kernels
-// are queued on the stream, and nothing waits for them. A rowwise launch (plan/rowwise.h) is evaluated as its norm or
-// its last concat, with the additional operands of the launch.
+// are queued on the stream, and nothing waits for them. A rowwise launch (plan/launch/rowwise.h) is evaluated as its
+// norm or its last concat, with the additional operands of the launch.
 #pragma once
 #include <graft/backend/gpu/dispatch/compiled_ops.cuh>
 #include <graft/backend/gpu/kernels/elementwise/concat_heads.cuh>

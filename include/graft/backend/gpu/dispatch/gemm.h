@@ -96,7 +96,7 @@ constexpr int splits_for(long long tiles, long long n, int sm_count) {
 // Can all thread blocks be resident with a multiprocessor each? This is certain for single blocks and for clusters of
 // two; larger clusters need neighboring multiprocessors.
 constexpr bool one_split_per_sm(long long tiles, int splits, const target& device) {
-  return splits == 1 ? tiles <= device.sm_count : splits == 2 && tiles <= device.resident_pairs;
+  return splits == 1 ? tiles <= device.sm_count : splits == 2 && tiles <= device.can<gemm_launch>().resident_pairs;
 }
 // Split-K GEMM for 65 to 256 outputs: too few for tiles to fill the device, too many for the skinny GEMM. The thread
 // blocks of a cluster each compute a split of k and add their sums. Returns false if it does not pay or the kernel is
@@ -116,7 +116,8 @@ constexpr bool choose_split_k(long long m, int outputs, int k, const target& dev
 // wgrad stage of 128 tokens by 128 columns.
 constexpr void choose_fused_wgrads(const gemm_problem& p, const target& device, const gemm_kernel_mask& have,
                                    gemm_choice& c) {
-  const int tiles = static_cast<int>((p.m + 255) / 256) * ((p.n + 255) / 256), resident = device.resident_pairs;
+  const int tiles = static_cast<int>((p.m + 255) / 256) * ((p.n + 255) / 256),
+            resident = device.can<gemm_launch>().resident_pairs;
   if (!p.nn || c.tile_n != 256 || !have.has_fused_wgrad(p.rank) || resident < 4 || (p.rank == 0 && !p.prologue)) return;
   if (p.output_rotation > 0 && !have.has_fused_rotation(p.prologue)) return;
   auto waves = [&](int pairs) { return (tiles + pairs - 1) / pairs; };
@@ -138,7 +139,7 @@ constexpr void choose_fused_wgrads(const gemm_problem& p, const target& device, 
 // Chooses the tiled GEMM with the shrink fused, or after a separate shrink launch. Returns false if no such kernel is
 // compiled.
 constexpr bool choose_gemm(const gemm_problem& p, const target& device, const gemm_kernel_mask& have, gemm_choice& c) {
-  const int m_pairs = static_cast<int>((p.m + 255) / 256), resident = device.resident_pairs;
+  const int m_pairs = static_cast<int>((p.m + 255) / 256), resident = device.can<gemm_launch>().resident_pairs;
   auto take = [&](int variant) {
     c.tile_n = choose_tile(p, resident, have, variant + (p.nn ? first_nn : 0));
     if (c.tile_n > 0) c.pairs = launched_pairs(m_pairs * ((p.n + c.tile_n - 1) / c.tile_n), resident);

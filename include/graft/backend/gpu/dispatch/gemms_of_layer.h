@@ -7,8 +7,12 @@
 
 namespace graft::gpu {
 
-inline constexpr target hopper_devices[] = {{.capability = 90, .sm_count = 114, .resident_pairs = 57},
-                                            {.capability = 90, .sm_count = 132, .resident_pairs = 66}};
+constexpr target hopper_device(int sm_count) {
+  target t{.capability = 90, .sm_count = sm_count};
+  t.can<gemm_launch>().resident_pairs = sm_count / 2;
+  return t;
+}
+inline constexpr target hopper_devices[] = {hopper_device(114), hopper_device(132)};
 
 // The sizes n and k are 0 if the type does not state them; the rank is padded.
 constexpr gemm_kernel_mask gemm_kernels_for_layer(int n, int k, int rank, bool prologue, bool weight_is_nn = false) {

@@ -29,7 +29,8 @@ constexpr skinny_choice choose_multi_lora(const gemm_problem* all, int count, co
   skinny_choice c =
       choose_skinny(n, count, all[0].m, all[0].k, 0, device.sm_count, false, (1U << multi_lora_shapes) - 1);
   c.tokens = multi_lora_tokens(all[0].m);
-  const bool resident = c.splits == 1 ? c.tiles <= device.sm_count : c.tiles <= device.resident_pairs;
+  const bool resident =
+      c.splits == 1 ? c.tiles <= device.sm_count : c.tiles <= device.can<gemm_launch>().resident_pairs;
   return resident ? c : skinny_choice{};
 }
 

@@ -33,18 +33,16 @@ constexpr bool outputs_shrink(const graph& g, const gemm_slots& s) {
 template <class Number> constexpr launch_mask launches_of(const graph& g, const plan& p, Number number) {
   launch_mask s = 0;
   for (const graft::launch& l : p.launches) {
-    if (l.dropout_gemms >= 0) s |= launches::dropout_gemms;
-    if (l.chains >= 0) s |= launches::chain;
-    if (l.stack >= 0) s |= launches::stack;
-    const bool other =
-        l.product >= 0 || l.sum >= 0 || l.dropout_gemms >= 0 || l.chains >= 0 || l.stack >= 0 || l.rows >= 0;
-    if (!other && l.count > 1 && !is_attention(g[l.anchor].what)) {
-      s |= l.paired_root >= 0 ? launches::two_expressions : launches::expression;
-      if (g[l.anchor].what == op::sum_to) s |= launches::reduce_bits(reduce_forms_of(g, l.anchor, number));
-    }
-    if (l.gate_wgrads[0] >= 0) s |= launches::gates;
+    if (l.is<dropout_gemm>()) s |= launches::dropout_gemms;
+    if (l.is<matrix_chain>()) s |= launches::chain;
+    if (l.is<matrix_stack>()) s |= launches::stack;
+    const expression_launch* const e = p.as<expression_launch>(l);
+    if (e == nullptr) continue;
+    s |= e->paired_root >= 0 ? launches::two_expressions : launches::expression;
+    if (g[e->root].what == op::sum_to) s |= launches::reduce_bits(reduce_forms_of(g, e->root, number));
+    if (e->gate_wgrads[0] >= 0) s |= launches::gates;
   }
-  for (const wgrad_sum& t : p.sums) {
+  for (const wgrad_sum& t : p.all<wgrad_sum>()) {
     if (t.by_column) s |= launches::columns;
     for (const id i : {t.left, t.right})
       if (!t.by_column && is_call_input(g, i))

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Precomputed values: which of them are joined to elementwise expressions of one kernel each (plan/expression.h), and
-// which are a stored weight times a narrow matrix, computed by the shrink kernel in one pass over the weight.
+// Precomputed values: which of them are joined to elementwise expressions of one kernel each
+// (plan/launch/expression.h), and which are a stored weight times a narrow matrix, computed by the shrink kernel in one
+// pass over the weight.
 #pragma once
-#include <graft/plan/expression.h>
-#include <graft/plan/wgrad.h>
+#include <graft/plan/launch/expression.h>
+#include <graft/plan/launch/wgrad.h>
 
 namespace graft::gpu {
 

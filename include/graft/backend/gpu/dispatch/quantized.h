@@ -8,7 +8,8 @@
 
 namespace graft::gpu {
 
-// The quantized layouts that the kernels read.
+// The quantized layouts that the kernels read. A new one is an enumerator with a line in facts_of() and in
+// quant_layout_of(), and a file with what it stores (kernels/quantized/stored_values.cuh).
 enum class quant_layout : unsigned char {
   none,
   block_scales,         // 4 bits, a scale per block of 64 columns or more
@@ -17,13 +18,36 @@ enum class quant_layout : unsigned char {
   int8,                 // a scale per row or per tensor
   fp8,                  // a scale per row or per tensor
   q8_0,                 // ggml blocks, which contain their scales
-  q4_0
+  q4_0                  // the last
 };
-inline constexpr int quant_layout_count = 8;
-constexpr bool has_block_scales(quant_layout f) {
-  return f == quant_layout::block_scales || f == quant_layout::nested_block_scales;
+inline constexpr int quant_layout_count = static_cast<int>(quant_layout::q4_0) + 1;
+
+// Where the scales of a layout are: for every block of 64 or 32 columns of a row apart from the values, one for a row
+// or the tensor, or inside ggml's blocks.
+enum class scale_place : unsigned char { nowhere, per_64_columns, per_32_columns, per_row, inside };
+struct quant_layout_facts {
+  int chunk_bytes = 0;  // stored bytes of 32 columns, with scales that are inside
+  scale_place scales = scale_place::nowhere;
+  bool pair_table = false;  // two values of a byte are looked up as a pair of numbers
+};
+constexpr quant_layout_facts facts_of(quant_layout f) {
+  switch (f) {
+    case quant_layout::none: return {};
+    case quant_layout::block_scales: return {16, scale_place::per_64_columns, true};
+    case quant_layout::nested_block_scales: return {16, scale_place::per_64_columns, true};
+    case quant_layout::short_block_scales: return {16, scale_place::per_32_columns, true};
+    case quant_layout::int8: return {32, scale_place::per_row, false};
+    case quant_layout::fp8: return {32, scale_place::per_row, false};
+    case quant_layout::q8_0: return {quant_formats::q8_0_format::bytes, scale_place::inside, false};
+    case quant_layout::q4_0: return {quant_formats::q4_0_format::bytes, scale_place::inside, true};
+  }
+  return {};
 }
-constexpr bool has_row_scales(quant_layout f) { return f == quant_layout::int8 || f == quant_layout::fp8; }
+constexpr bool has_block_scales(quant_layout f) { return facts_of(f).scales == scale_place::per_64_columns; }
+constexpr bool has_short_block_scales(quant_layout f) { return facts_of(f).scales == scale_place::per_32_columns; }
+constexpr bool has_row_scales(quant_layout f) { return facts_of(f).scales == scale_place::per_row; }
+constexpr bool has_scales_inside(quant_layout f) { return facts_of(f).scales == scale_place::inside; }
+constexpr bool has_pair_table(quant_layout f) { return facts_of(f).pair_table; }
 
 // A thread block has 16 warps. A warp has up to four k steps of 64 columns and processes units of 16 rows of W.
 inline constexpr int quant_warps = 16, quant_steps = 4, unit_rows = 16;
@@ -38,28 +62,13 @@ inline constexpr long long quant_smem_begin = 1024, pair_table_begin = 65536, pa
                            quant_smem_bytes = 227 * 1024, quant_smem_end = quant_smem_begin + quant_smem_bytes;
 inline constexpr int unit_sum_bytes = 512, sums_in_table = 64;
 
-constexpr bool has_pair_table(quant_layout f) {
-  return has_block_scales(f) || f == quant_layout::short_block_scales || f == quant_layout::q4_0;
-}
 // Bytes of the weight in one unit: 16 rows of a warp's 256 columns.
-constexpr int unit_weight_bytes(quant_layout f) {
-  switch (f) {
-    case quant_layout::none: return 0;
-    case quant_layout::block_scales:
-    case quant_layout::nested_block_scales:
-    case quant_layout::short_block_scales: return unit_rows * quant_steps * 32;
-    case quant_layout::int8:
-    case quant_layout::fp8: return unit_rows * quant_steps * 64;
-    case quant_layout::q8_0: return unit_rows * quant_steps * 2 * quant_formats::q8_0_format::bytes;
-    case quant_layout::q4_0: return unit_rows * quant_steps * 2 * quant_formats::q4_0_format::bytes;
-  }
-  return 0;
-}
+constexpr int unit_weight_bytes(quant_layout f) { return unit_rows * quant_steps * 2 * facts_of(f).chunk_bytes; }
 // Bytes of the separate scales of a unit; quantized scales come with scales of their own.
 constexpr int unit_scale_bytes(quant_layout f, bool nested) {
-  const int one = has_block_scales(f)                     ? unit_rows * quant_steps * 4
-                  : f == quant_layout::short_block_scales ? unit_rows * quant_steps * 8
-                                                          : 0;
+  const int one = has_block_scales(f)         ? unit_rows * quant_steps * 4
+                  : has_short_block_scales(f) ? unit_rows * quant_steps * 8
+                                              : 0;
   return nested ? 2 * one : one;
 }
 

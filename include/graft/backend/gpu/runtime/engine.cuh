@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // The GPU engine: the interface through which executors and models use one device. A queue orders work on a stream;
-// memory is device memory; `bound` is a plan bound to tensors, which launches kernels; evaluate() runs a graph node by
+// memory is device memory; run() launches the kernels of a program with a binding; evaluate() runs a graph node by
 // node. T is the element type of x, y and the weight. Functions that query the device or evaluate a graph are defined
 // after the class.
 #pragma once
+#include <graft/backend/engine.h>
 #include <graft/backend/gpu/dispatch/targets.h>
 #include <graft/backend/gpu/kernels/gemm/autotune.cuh>
 #include <graft/backend/gpu/runtime/engine_memory.cuh>
+#include <graft/backend/gpu/runtime/execution.cuh>
+#include <graft/backend/gpu/runtime/execution_fused_norm.cuh>
 #include <graft/backend/gpu/runtime/graph_capture.cuh>
-#include <graft/backend/gpu/runtime/plan_binding.cuh>
-#include <graft/backend/gpu/runtime/plan_binding_fused_norm.cuh>
 #include <graft/backend/gpu/runtime/stream_fork.cuh>
 #include <graft/backend/rank_reduce.h>
 #include <graft/core/algorithm.h>
@@ -53,7 +54,7 @@ template <class T> struct engine {
   using shared = shared_adapter_args<T>;
   using launch_clock = gpu::launch_clock;
   static constexpr dtype compute_type = dtype::f32, storage_type = dtype_of<T>;
-  static constexpr bool reads_host_memory = false, binds_itself = false;
+  static constexpr bool reads_host_memory = false, binds_itself = false, adapters_share_launches = true;
   static const target& runs_on(const queue& q) { return q.where; }
   static const target& runs_eagerly_on(const queue& q) { return q.eager; }
 
@@ -75,18 +76,20 @@ template <class T> struct engine {
     s.rank = padded_rank(limits.rank), s.prologue = s.weight = false;
     s.shared_workspace = std::make_unique<model_workspace>(growing_buffer::growth::by_chunks);
   }
-  static void account_for(shared& s, const target& to, const graph& g, const size_values& sizes, bool folded,
+  static void account_for(shared& s, const graph& g, const plan& p, const size_values& sizes, bool folded,
                           const capacity& limits) {
-    const plan p = fuse(g, to);
     s.weight = s.weight || folded;
     if (p.launches.size() != 1 || p.products.size() != 1 || p.products[0].input_rotation >= 0) return;
     if (limits.rank == 0) s.rank = max_of(s.rank, padded_rank(static_cast<int>(branch_rank(g, p.products[0], sizes))));
     s.prologue = s.prologue || p.products[0].prologue >= 0;
   }
   // A GEMM fuses either a prologue or a low-rank branch. If a layer's adapters need both, a separate kernel scales x.
-  static void complete(shared& s, queue& q) {
-    q.where.fuses_prologue = !s.used || s.rank == 0;
-    s.prologue = s.prologue && q.where.fuses_prologue;
+  // Returns whether that changed the target.
+  static bool complete(shared& s, queue& q) {
+    bool& fuses_prologue = q.where.template can<gemm_launch>().fuses_prologue;
+    const bool before = std::exchange(fuses_prologue, !s.used || s.rank == 0);
+    s.prologue = s.prologue && fuses_prologue;
+    return fuses_prologue != before;
   }
   // Enables autotuning. `file` stores the choices; if it is empty, the default file of the device does.
   static status enable_autotuning(queue& q, const std::string& file) {
@@ -229,48 +232,38 @@ template <class T> struct engine {
   };
   static constexpr long long loss_rows = 1024;  // rows per call of the head, which bounds the memory of the logits
 
-  class bound {
-   public:
-    bound(const graph& g, const target& to) : plan_(g, to) {}
-    status bind(queue& q, const size_values& s, const leaf_views& leaves, const capacity& limits, shared& with) {
-      return plan_.bind(q.stream, q.kernels, s, leaves, limits, with, *q.dequantized_weight, q.shared_workspace.get());
-    }
-    // The tensors and precomputed values of one of several layers that share this plan.
-    using binding = typename plan_binding<T>::binding;
-    void swap_binding(binding& other) { plan_.swap_binding(other); }
-    // Makes `mine` read parameter-stage values from another plan of the same layer instead of computing them.
-    static void share_precomputed(binding& mine, const binding& from, const sequence<id>& equal) {
-      plan_binding<T>::share_precomputed(mine, from, equal);
-    }
-    long long launched() const { return plan_.launched(); }
-    long long address_version() const { return plan_.address_version(); }
-    const graph& value() const { return plan_.value(); }
-    const plan& launches() const { return plan_.launches(); }
-    const plan_binding<T>& made() const { return plan_; }
-    plan_binding<T>& made() { return plan_; }
-    call& next_call() { return plan_.next_call(); }
-    call& this_call() { return plan_.this_call(); }
-    const call& this_call() const { return plan_.this_call(); }
-    status parameters_changed(queue& q) { return plan_.parameters_changed(q.stream, q.scratch); }
-    status weight_changed(queue& q) { return plan_.weight_changed(q.stream); }
-    // In training, the backward pass reads parameter-stage values from the forward pass, whose parameters_changed() the
-    // caller must call first.
-    void borrow_precomputed(bound& forward) {
-      if (precomputed_from_ == &forward) return;
-      precomputed_from_ = &forward;
-      plan_.share_precomputed(forward.plan_, same_nodes(forward.value(), value()));
-    }
-    status publish(queue& q) { return plan_.publish(q.stream); }
-    void memory_changed() { plan_.skip_pdl_once(); }
-    status run(queue& q) {
-      if (q.tuner != nullptr) q.tuner->on(q.stream);
-      return plan_.run(q.stream, q.where, q.exclusive, q.clock);
-    }
-
-   private:
-    plan_binding<T> plan_;
-    const bound* precomputed_from_ = nullptr;
-  };
+  // Plans a graph; what the layers that run it share.
+  using program = gpu::program<T>;
+  // The tensors and precomputed values of one of them.
+  using binding = gpu::binding<T>;
+  // Binds `with`, which keeps what it was bound to if this fails.
+  static status bind(queue& q, program& in, binding& with, const size_values& s, const leaf_views& leaves,
+                     const capacity& limits, shared& adapters) {
+    binding fresh;
+    if (status done = in.bind(q.stream, q.kernels, s, leaves, limits, adapters, *q.dequantized_weight,
+                              q.shared_workspace.get(), fresh);
+        !done)
+      return done;
+    return with = std::move(fresh), status(ok);
+  }
+  static status run(queue& q, program& in, binding& with, const call& c) {
+    if (q.tuner != nullptr) q.tuner->on(q.stream);
+    return execution<T>(in, with, c, q.stream, q.where, q.exclusive).run(q.clock);
+  }
+  static status parameters_changed(queue& q, program& in, binding& with) {
+    return in.parameters_changed(q.stream, with, q.scratch);
+  }
+  static status weight_changed(queue& q, program& in, binding& with) { return in.weight_changed(q.stream, with); }
+  // Makes `mine`, a binding of `in`, read parameter-stage values from a binding of another program of the same layer
+  // instead of computing them. The other one's parameters_changed() is called first. It is called after each bind().
+  static void share_precomputed(const program& in, binding& mine, const program& other, const binding& from) {
+    mine.share_precomputed(from, same_nodes(other.value(), in.value()));
+  }
+  // States that the block of `next`, a binding of `in`, reads the output of the block of `before`.
+  static void follows(binding& before, const program& in, const binding& next) { in.follows(before, next); }
+  static status publish(queue& q, binding& with) { return with.publish(q.stream); }
+  // Tells that tensors were written outside of calls: the next launches must not start before that has ended.
+  static void memory_changed(binding& with) { with.skip_pdl_once(); }
 
   // Evaluates a graph with one kernel per node. It waits for the stream, because its values are freed on return.
   static status evaluate(queue& q, const graph& g, const size_values& s, const leaf_views& leaves,
@@ -304,8 +297,9 @@ template <class T> status engine<T>::query_residency(queue& q) {
       return s;
     const cudaLaunchConfig_t config{
         dim3(static_cast<unsigned>(2 * q.where.sm_count)), dim3(gemm.threads), gemm.shared, nullptr, &cluster, 1};
-    return check(cudaOccupancyMaxActiveClusters(&q.where.resident_pairs, gemm.kernel, &config),
-                 "asking how many blocks fit");
+    return check(
+        cudaOccupancyMaxActiveClusters(&q.where.template can<gemm_launch>().resident_pairs, gemm.kernel, &config),
+        "asking how many blocks fit");
   }
   return ok;
 }
@@ -365,5 +359,7 @@ status engine<T>::evaluate_in_host_memory(queue& q, const graph& g, const size_v
   }
   return ok;
 }
+
+static_assert(Engine<engine<float>> && Engine<engine<__nv_bfloat16>> && Engine<engine<__half>>);
 
 }  // namespace graft::gpu

@@ -78,4 +78,6 @@ template <class T> class engine<T>::adapter_table {
   multi_lora_table<T> adapter_table_;
 };
 
+static_assert(ModelEngine<engine<float>> && ModelEngine<engine<__nv_bfloat16>> && ModelEngine<engine<__half>>);
+
 }  // namespace graft::gpu

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Computes precomputed values: what follows from weights and parameters alone, at bind time and after every optimizer
-// step. Elementwise chains run as one expression kernel each (plan/expression.h), every other node as a kernel of its
-// own, and a stored weight times a narrow matrix (DoRA's norm) by the shrink kernel.
+// step. Elementwise chains run as one expression kernel each (plan/launch/expression.h), every other node as a kernel
+// of its own, and a stored weight times a narrow matrix (DoRA's norm) by the shrink kernel.
 #pragma once
 #include <graft/backend/gpu/dispatch/launchers.cuh>
 #include <graft/backend/gpu/runtime/values.cuh>

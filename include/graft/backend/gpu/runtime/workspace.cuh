@@ -23,7 +23,7 @@ struct model_workspace {
   explicit model_workspace(growing_buffer::growth growth_mode) : values(growth_mode) {}
   growing_buffer values;
   // Written by the last launch of a plan for the RMS norm that the next block begins with: h ⊙ gain, followed by sums
-  // of squares (plan_binding_fused_norm.cuh). Every run of a plan consumes `normed`.
+  // of squares (execution_fused_norm.cuh). Every run of a plan consumes `normed`.
   growing_buffer norm_scaled_rows;
   scaled_result normed{};
 };
@@ -102,10 +102,12 @@ class workspace_layout {
     };
     for (int n = l.first; n < l.first + l.count; ++n)
       for (int o = 0; o < 3; ++o) read(g[p.nodes[n]].operand(o));
-    for (int k = 0; l.product >= 0 && k <= l.grouped; ++k)
-      read(p.products[l.product + k].x), read(p.products[l.product + k].residual);
-    for (const int sum : {l.sum, l.fused_wgrads[0], l.fused_wgrads[1], l.gate_wgrads[0], l.gate_wgrads[1]})
-      if (sum >= 0) read(p.sums[sum].left), read(p.sums[sum].right), read(p.sums[sum].factor);
+    if (const gemm_launch* const gemm = p.as<gemm_launch>(l); gemm != nullptr)
+      gemm->each_product([&](int k) { read(p.products[k].x), read(p.products[k].residual); });
+    p.each_wgrad(l, [&](int sum) {
+      const wgrad_sum& w = p.all<wgrad_sum>()[sum];
+      read(w.left), read(w.right), read(w.factor);
+    });
   }
 
   growing_buffer* memory_ = nullptr;

@@ -8,16 +8,21 @@
 // Four products here and one in backward_dq.cuh; a second half that recomputed S and dP would need seven in all.
 //
 // Tile         128 keys of one KV head per cluster of two CTAs; a step is 64 rows of one query head. The two CTAs take
-//              the steps alternately, and each begins every other query head. tile_scheduler.cuh deals out the tiles.
+//              the steps alternately, and each begins every other query head. tile/tile_scheduler.cuh deals out the
+//              tiles.
 // Warp roles   Warpgroup 0: one warp loads by TMA. Warpgroups 1 and 2: 64 keys each, as rows of Sᵀ and dPᵀ.
+// Pipeline     Two rings: K and V of two tiles, and steps of Q, dO and row statistics. Every consumer thread releases a
+//              step one step later, when the products that read it are complete.
 // Phases       Per step: Sᵀ, dPᵀ, P, dV += Pᵀ dO, dS, store dS (16 bits), dK += dSᵀ Q. P and dS stay in registers.
 // Reduction    At the end of a tile CTA 0 adds the dK and CTA 1 the dV of both, exchanged by st.async; no atomics, so
 //              the same call gives the same bits.
 // Measured     H200, causal, 32 heads over 8 of 128, bf16, 2048 tokens: forward and backward 249 µs, 0.72 of cuDNN's
 //              time; 3270 µs and 0.95 for 8192 (docs/performance.md).
 #pragma once
+#include <graft/backend/gpu/kernels/attention/key_blocks.cuh>
 #include <graft/backend/gpu/kernels/attention/row_statistics.cuh>
-#include <graft/backend/gpu/kernels/attention/tile_scheduler.cuh>
+#include <graft/backend/gpu/tile/exchange.cuh>
+#include <graft/backend/gpu/tile/pipeline.cuh>
 
 namespace graft::gpu {
 
@@ -41,26 +46,22 @@ template <class T, int Head> struct key_grad_block {
   // [0], [1]: number of steps of the two tiles in flight. From [4] on, per stage: index of its dS tile; 8 x row block +
   // flags (1: all rows attend to the whole key tile; 2, 4: any row attends to its first, to its last 64 keys).
   int* stage_info;
-  tile_scheduler scheduler;
+  sorted_tiles scheduler;
   int rank, blocks;
 
-  __device__ std::uint32_t kv_full(int i) const { return base + shape::barriers + 8 * i; }
-  __device__ std::uint32_t kv_empty(int i) const { return kv_full(2 + i); }
-  __device__ std::uint32_t arrived(int w) const { return kv_full(4 + w); }
-  __device__ std::uint32_t ready() const { return kv_full(6); }
-  __device__ std::uint32_t full(int i) const { return kv_full(7 + i); }
-  __device__ std::uint32_t empty(int i) const { return full(shape::stages + i); }
+  __device__ pipeline kv_ring() const { return {base + shape::barriers, 2}; }
+  __device__ cluster_mailbox sums(int w) const { return {base + shape::barriers + 8 * (4 + w)}; }
+  __device__ std::uint32_t ready() const { return base + shape::barriers + 6 * 8; }
+  __device__ pipeline ring() const { return {base + shape::barriers + 7 * 8, shape::stages}; }
   __device__ std::uint32_t stage(int i) const { return base + shape::ring + i * shape::stage; }
   __device__ std::uint32_t vectors(int i) const { return base + shape::vectors + i * shape::numbers; }
 
   __device__ void start() const {
     if (threadIdx.x == 0) {
-      for (int i = 0; i < 2; ++i)
-        ptx::barrier_init(kv_full(i), 1), ptx::barrier_init(kv_empty(i), 2), ptx::barrier_init(arrived(i), 1);
+      for (int i = 0; i < 2; ++i) kv_ring().init(i, 1, 2), sums(i).init();
       ptx::barrier_init(ready(), 2);
       for (int i = 0; i < shape::stages; ++i)
-        ptx::barrier_init(full(i), 1),
-            ptx::barrier_init(empty(i), 256);  // every consumer thread reads lse and delta of the stage
+        ring().init(i, 1, 256);  // every consumer thread reads lse and delta of the stage
       ptx::barrier_init_fence();
     }
     ptx::cluster_sync();
@@ -78,8 +79,8 @@ template <class T, int Head> struct key_grad_block {
   }
   __device__ void produce() const {
     const int lane = static_cast<int>(threadIdx.x);
-    int at = 0, tile, column;
-    std::uint32_t phase = 1;
+    int tile, column;
+    pipeline_state at = pipeline_state::producer();
     int4 key_bounds;
 #pragma unroll 1
     for (int i = 0; take(i, tile, column); ++i) {
@@ -88,14 +89,14 @@ template <class T, int Head> struct key_grad_block {
       for (int b = 0; b < blocks; b += 32) steps += __popc(attending(tile, b + lane, key_bounds));
       if (lane == 0) {
         const int which = i & 1;
-        ptx::barrier_wait(kv_empty(which), (i >> 1 & 1) ^ 1);
+        kv_ring().producer_acquire({which, static_cast<std::uint32_t>(i >> 1 & 1) ^ 1});
         const int firsts = (g.group + 1 - rank) / 2;  // heads whose first step this CTA takes
         stage_info[which] = firsts * ((steps + 1) / 2) + (g.group - firsts) * (steps / 2);
-        ptx::barrier_arrive_expect_tx(kv_full(which), 2 * shape::tile);
+        const std::uint32_t full = kv_ring().producer_commit(which, 2 * shape::tile);
 #pragma unroll 1
         for (int w = 0; w < 4; ++w)
           ptx::load_box(base + which * 2 * shape::tile + w * shape::rows_bytes, w < 2 ? &maps.k : &maps.v,
-                        tile * keys + w % 2 * 64, (g.slab.column + column) * shape::chunks, kv_full(which));
+                        tile * keys + w % 2 * 64, (g.slab.column + column) * shape::chunks, full);
       }
 #pragma unroll 1
       for (int in_group = 0; in_group < g.group; ++in_group) {
@@ -113,18 +114,20 @@ template <class T, int Head> struct key_grad_block {
             const int bit = __ffs(static_cast<int>(wanted)) - 1, block = b + bit;
             if ((whole >> bit & 1) == 0) ptx::prefetch(g.statistics.ranges + block * 64 + 2 * lane);  // for the mask
             if (lane == 0) {
-              ptx::barrier_wait(empty(at), phase);
-              stage_info[4 + 2 * at] =
+              ring().producer_acquire(at);
+              stage_info[4 + 2 * at.stage] =
                   ((column * g.group + in_group) * blocks + block) * g.slab.tiles + tile - g.slab.tile;
-              stage_info[5 + 2 * at] = 8 * block + static_cast<int>(whole >> bit & 1) +
-                                       static_cast<int>(lower >> bit & 1) * 2 + static_cast<int>(upper >> bit & 1) * 4;
-              ptx::barrier_arrive_expect_tx(full(at), shape::stage + shape::numbers);
-              ptx::load_box(stage(at), &maps.q, block * 64, head * shape::chunks, full(at));
-              ptx::load_box(stage(at) + shape::rows_bytes, &maps.d_out, block * 64, head * shape::chunks, full(at));
-              ptx::load_bulk(vectors(at), g.statistics.numbers + (static_cast<long long>(head) * blocks + block) * 128,
-                             shape::numbers, full(at));
+              stage_info[5 + 2 * at.stage] = 8 * block + static_cast<int>(whole >> bit & 1) +
+                                             static_cast<int>(lower >> bit & 1) * 2 +
+                                             static_cast<int>(upper >> bit & 1) * 4;
+              const std::uint32_t full = ring().producer_commit(at.stage, shape::stage + shape::numbers);
+              ptx::load_box(stage(at.stage), &maps.q, block * 64, head * shape::chunks, full);
+              ptx::load_box(stage(at.stage) + shape::rows_bytes, &maps.d_out, block * 64, head * shape::chunks, full);
+              ptx::load_bulk(vectors(at.stage),
+                             g.statistics.numbers + (static_cast<long long>(head) * blocks + block) * 128,
+                             shape::numbers, full);
             }
-            if (++at == shape::stages) at = 0, phase ^= 1;
+            at.advance(shape::stages);
           }
         }
       }
@@ -158,33 +161,34 @@ template <class T, int Head> struct key_grad_block {
     const int own_score = (group * 4 + warp) * 128 + lane;
     const float c = g.scale * log2_e;
     constexpr std::uint32_t next_rows = 64 * shape::pitch;
-    int at = 0, tile, column;
-    std::uint32_t phase = 0;
+    int tile, column;
+    wgmma_pipeline_state at;
     float s[32], dp[32], dk[Head / 2], dv[Head / 2];
     std::uint32_t p[4][4], ds[4][4];
 #pragma unroll 1
     for (int i = 0; take(i, tile, column); ++i) {
       const int which = i & 1;
       const std::uint32_t k = base + which * 2 * shape::tile + group * shape::rows_bytes, v = k + shape::tile;
-      ptx::barrier_wait(kv_full(which), i >> 1 & 1);
+      kv_ring().consumer_wait({which, static_cast<std::uint32_t>(i >> 1 & 1)});
       const int steps = stage_info[which];
-      int before = -1;
+      at.in_flight = -1;
       bool any = false;
 #pragma unroll 1
       for (int n = 0; n < steps; ++n) {
-        const std::uint32_t q = stage(at), d_out = q + shape::rows_bytes, numbers = vectors(at) + own_column * 4;
-        ptx::barrier_wait(full(at), phase);
-        const int info = stage_info[5 + 2 * at];
+        const std::uint32_t q = stage(at.stage), d_out = q + shape::rows_bytes,
+                            numbers = vectors(at.stage) + own_column * 4;
+        ring().consumer_wait(at);
+        const int info = stage_info[5 + 2 * at.stage];
         if ((info >> (1 + group) & 1) == 0) {  // no row of the block attends to these 64 keys
-          if (before >= 0) wgmma_wait<0>(), ptx::barrier_arrive(empty(before));
-          before = -1;
-          ptx::barrier_arrive(empty(at));
-          if (++at == shape::stages) at = 0, phase ^= 1;
+          if (at.in_flight >= 0) ring().consumer_release(at.in_flight, products_done<0>());
+          at.in_flight = -1;
+          ring().consumer_release(at.stage, nothing_read());
+          at.advance(shape::stages);
           continue;
         }
         mma_along_head<T, Head, 64>(s, k, next_rows, q, next_rows);  // Sᵀ
-        wgmma_wait<1>();  // the previous step's dV and dK products are done: P, dS and its stage are free
-        if (before >= 0) ptx::barrier_arrive(empty(before));
+        const reads_done done = products_done<1>();  // the previous step's dV and dK: P, dS and its stage are free
+        if (at.in_flight >= 0) ring().consumer_release(at.in_flight, done);
         mma_along_head<T, Head, 64>(dp, v, next_rows, d_out, next_rows);  // dPᵀ
         wgmma_wait<1>(), pin(s);
         if ((info & 1) == 0) mask(s, tile * keys + new_key, info / 8 * 64 + own_column);
@@ -192,7 +196,7 @@ template <class T, int Head> struct key_grad_block {
         for (int j = 0; j < 8; ++j) {
           const float2 sum = ptx::load_shared_float2(numbers + j * 32);
 #pragma unroll
-          for (int e = 0; e < 4; ++e) s[4 * j + e] = exp2_fast(fmaf(s[4 * j + e], c, e % 2 == 0 ? -sum.x : -sum.y));
+          for (int e = 0; e < 4; ++e) s[4 * j + e] = exp2_approx(fmaf(s[4 * j + e], c, e % 2 == 0 ? -sum.x : -sum.y));
         }
         pack_rows<T>(p, s);
         mma_over_rows<T, Head>(dv, p, d_out, next_rows, any);
@@ -204,30 +208,30 @@ template <class T, int Head> struct key_grad_block {
           for (int e = 0; e < 4; ++e) s[4 * j + e] *= dp[4 * j + e] - (e % 2 == 0 ? d.x : d.y);
         }
         pack_rows<T>(ds, s);
-        store_ds(ds, stage_info[4 + 2 * at], own_score);
+        store_ds(ds, stage_info[4 + 2 * at.stage], own_score);
         mma_over_rows<T, Head>(dk, ds, q, next_rows, any);
-        before = at, any = true;
-        if (++at == shape::stages) at = 0, phase ^= 1;
+        at.in_flight = at.stage, any = true;
+        at.advance(shape::stages);
       }
-      wgmma_wait<0>(), pin(dk), pin(dv);
+      const reads_done done = products_done<0>();
+      pin(dk), pin(dv);
       if (!any) {
 #pragma unroll
         for (int e = 0; e < Head / 2; ++e) dk[e] = dv[e] = 0;
       }
-      if (before >= 0) ptx::barrier_arrive(empty(before));
+      if (at.in_flight >= 0) ring().consumer_release(at.in_flight, done);
       // When both warpgroups of the other CTA have read K and V of this tile, this CTA's sums may overwrite them there.
       ptx::named_barrier(1 + group, 128);
-      if (leader)
-        ptx::barrier_arrive_cluster(ready(), rank ^ 1), ptx::barrier_arrive_expect_tx(arrived(group), shape::tile);
+      if (leader) ptx::barrier_arrive_cluster(ready(), rank ^ 1), sums(group).expect(shape::tile);
       ptx::barrier_wait(ready(), i & 1);
       const std::uint32_t box = base + which * 2 * shape::tile + group * shape::tile, mine = box + thread * 16;
 #pragma unroll
       for (int e = 0; e < Head / 8; ++e) {
         const float4 v4 = make_float4(dv[4 * e], dv[4 * e + 1], dv[4 * e + 2], dv[4 * e + 3]),
                      k4 = make_float4(dk[4 * e], dk[4 * e + 1], dk[4 * e + 2], dk[4 * e + 3]);
-        ptx::store_dsmem_async(mine + e * 2048, arrived(group), rank ^ 1, rank == 0 ? v4 : k4);
+        sums(group).send(mine + e * 2048, rank ^ 1, rank == 0 ? v4 : k4);
       }
-      ptx::barrier_wait(arrived(group), i & 1);
+      sums(group).wait(i & 1);
 #pragma unroll
       for (int e = 0; e < Head / 8; ++e) {
         const float4 other = ptx::load_shared_float4(mine + e * 2048);
@@ -238,7 +242,7 @@ template <class T, int Head> struct key_grad_block {
       const float factor = rank == 0 ? g.scale : 1;
       store_rows<T, Head>(rank == 0 ? &maps.dk : &maps.dv, dk, factor, factor, box, tile * keys + group * 64,
                           g.slab.column + column, 1 + group);
-      if (leader) ptx::wait_for_store_reads<0>(), ptx::barrier_arrive(kv_empty(which));
+      if (leader) kv_ring().consumer_release(which, stores_done());
     }
     if (leader) ptx::wait_for_stores();
   }
@@ -253,9 +257,9 @@ __global__ void __launch_bounds__(384, 1)
   const std::uint32_t at = ptx::shared_address(raw), base = (at + 1023) & ~1023U;
   std::uint8_t* const memory = raw + (base - at);
   const int blocks = 2 * ((g.rows + attention_tile_rows - 1) / attention_tile_rows);
-  const tile_scheduler scheduler{g.slab.tiles, g.slab.columns, static_cast<int>(gridDim.x) / 2,
-                                 static_cast<int>(blockIdx.x) / 2,
-                                 reinterpret_cast<std::uint16_t*>(memory + shape::order)};
+  const sorted_tiles scheduler{g.slab.tiles, g.slab.columns, static_cast<int>(gridDim.x) / 2,
+                               static_cast<int>(blockIdx.x) / 2,
+                               reinterpret_cast<std::uint16_t*>(memory + shape::order)};
   const key_grad_block<T, Head> block{
       maps,  g, base, reinterpret_cast<int*>(memory + shape::stage_info), scheduler, static_cast<int>(blockIdx.x) % 2,
       blocks};

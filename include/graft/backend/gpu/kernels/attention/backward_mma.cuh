@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(128) mma_query_grad_kernel(const __grid_consta
             head = static_cast<int>(blockIdx.y), shared_head = head / g.group, own = warp * 16 + lane / 4;
   copy_rows<T, Head, shape::rows>(q, g.q, head, row0);
   copy_rows<T, Head, shape::rows>(d_out, g.d_out, head, row0);
-  commit_copies();
+  ptx::commit_copies();
   const row_ranges attended(g.ranges, row0);
   if (head == 0 && warp == 0) store_ranges(g.ranges, g.statistics, at, lane);
   thread_rows mine;
@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(128) mma_query_grad_kernel(const __grid_consta
   for (int block = attended.template from<keys>(0); block != INT_MAX; block = attended.template from<keys>(block + 1)) {
     copy_rows<T, Head, keys>(k, g.k, shared_head, block * keys);
     copy_rows<T, Head, keys>(v, g.v, shared_head, block * keys);
-    commit_copies();
+    ptx::commit_copies();
     wait_for_copies();
     multiply_nt<T, Head, keys>(s, q + warp * 16 * shape::pitch, k);
     multiply_nt<T, Head, keys>(dp, d_out + warp * 16 * shape::pitch, v);
@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(128) mma_query_grad_kernel(const __grid_consta
 #pragma unroll
     for (int e = 0; e < keys / 2; ++e) {
       const int h = e / 2 % 2;
-      s[e] = exp2_fast(fmaf(s[e], c, shift[h])) * (dp[e] - mean[h]);
+      s[e] = exp2_approx(fmaf(s[e], c, shift[h])) * (dp[e] - mean[h]);
     }
     pack_rows<T>(ds, s);
     multiply_trans_b<T, Head>(dq, ds, k);
@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(128) mma_key_grad_kernel(const __grid_constant
   const bool of_values = blockIdx.z == 1;
   copy_rows<T, Head, keys>(k, g.k, shared_head, key0);
   if (!of_values) copy_rows<T, Head, keys>(v, g.v, shared_head, key0);
-  commit_copies();
+  ptx::commit_copies();
   const float c = g.scale * log2_e;
   float s[rows / 2], dp[rows / 2], sum[Head / 2] = {};
   std::uint32_t p[rows / 16][4];
@@ -119,7 +119,7 @@ __global__ void __launch_bounds__(128) mma_key_grad_kernel(const __grid_constant
         const int bit = __ffs(static_cast<int>(wanted)) - 1, block = b + bit, row0 = block * 64 + part * rows;
         copy_rows<T, Head, rows>(q, g.q, head, row0);
         copy_rows<T, Head, rows>(d_out, g.d_out, head, row0);
-        commit_copies();
+        ptx::commit_copies();
         wait_for_copies();
         const float* const statistics =
             g.statistics.numbers + (static_cast<long long>(head) * blocks + block) * 128 + part * rows + lane % 4 * 2;
@@ -134,7 +134,7 @@ __global__ void __launch_bounds__(128) mma_key_grad_kernel(const __grid_constant
           for (int e = 0; e < 4; ++e) {
             const int key = new_key + e / 2 * 8;
             const bool sees = e % 2 == 0 ? key >= look.x && key < look.y : key >= look.z && key < look.w;
-            const float x = exp2_fast(fmaf(s[4 * j + e], c, e % 2 == 0 ? -lse.x : -lse.y));
+            const float x = exp2_approx(fmaf(s[4 * j + e], c, e % 2 == 0 ? -lse.x : -lse.y));
             s[4 * j + e] = sees ? x : 0;
           }
         }

@@ -5,7 +5,7 @@
 #include <graft/backend/gpu/kernels/attention/kernel_table.h>
 #include <graft/backend/gpu/runtime/device_memory.h>
 #include <graft/backend/gpu/tile/elements.cuh>
-#include <graft/plan/rowwise.h>
+#include <graft/plan/launch/rowwise.h>
 
 namespace graft::gpu {
 

@@ -14,6 +14,7 @@
 //              finishes this range, which combines them in split order: the same call gives the same bits.
 #pragma once
 #include <graft/backend/gpu/kernels/attention/decode_mainloop.cuh>
+#include <graft/backend/gpu/tile/exchange.cuh>
 
 namespace graft::gpu {
 
@@ -37,11 +38,11 @@ template <class T, int Head, int Warps> struct decode_block : decode_row_mainloo
   __device__ int finishing_split(int column) const {
     return static_cast<int>(static_cast<unsigned>(column / 4) * g.inverse_float4s_per_split >> 20);
   }
-  __device__ std::uint32_t partials_full() const { return this->after_ring(); }
-  __device__ std::uint32_t angles_full() const { return partials_full() + 8; }
+  __device__ cluster_mailbox partials() const { return {this->after_ring()}; }
+  __device__ std::uint32_t angles_full() const { return this->after_ring() + 8; }
   __device__ std::uint32_t angles_at() const { return this->new_row_address(false) + shape::own; }
   // Receive buffer: per split, maximum score and sum of each head (16 bytes); then per split its values.
-  __device__ std::uint32_t statistics_from(int p) const { return partials_full() + 16 + p * max_decode_group * 16; }
+  __device__ std::uint32_t statistics_from(int p) const { return this->after_ring() + 16 + p * max_decode_group * 16; }
   __device__ std::uint32_t values_from(int p) const {
     return statistics_from(kv_splits) + p * g.float4s_per_split * 16;
   }
@@ -49,11 +50,11 @@ template <class T, int Head, int Warps> struct decode_block : decode_row_mainloo
   __device__ void start() const {
     if (threadIdx.x == 0) {
       this->init_pipeline();
-      ptx::barrier_init(partials_full(), 1), ptx::barrier_init(angles_full(), 1);
+      partials().init(), ptx::barrier_init(angles_full(), 1);
       ptx::barrier_init_fence();
       const int from = first_column(kv_split), to = first_column(kv_split + 1),
                 heads = to > from ? (to - 1) / Head - from / Head + 1 : 0;
-      if (kv_splits > 1) ptx::barrier_arrive_expect_tx(partials_full(), kv_splits * ((to - from) * 4 + heads * 16));
+      if (kv_splits > 1) partials().expect(kv_splits * ((to - from) * 4 + heads * 16));
     }
     if (kv_splits > 1)
       ptx::cluster_sync_relaxed();
@@ -96,15 +97,14 @@ template <class T, int Head, int Warps> struct decode_block : decode_row_mainloo
     // of the next kernel no longer delay it.
     if (g.no_pending_writes && warp == 0 && __any_sync(~0U, q[0][0] != 0x7fc17fc1U)) ptx::launch_dependents();
     typename mainloop::warp_sums sums;
-    pipeline_state now{0};
+    pipeline_state now;
     this->consume(q, s, call_slots, true, now, sums);
     this->combine_warps(sums, [&](int e, const float4& v, float most, float sum) {
       if (kv_splits == 1) return this->write(e, v, sum);
       const int to = finishing_split(e), first = first_column(to);
-      ptx::store_dsmem_async(values_from(kv_split) + (e - first) * 4, partials_full(), to, v);
+      partials().send(values_from(kv_split) + (e - first) * 4, to, v);
       if (e == first || e % Head == 0)
-        ptx::store_dsmem_async(statistics_from(kv_split) + e / Head * 16, partials_full(), to,
-                               make_float4(most, sum, 0, 0));
+        partials().send(statistics_from(kv_split) + e / Head * 16, to, make_float4(most, sum, 0, 0));
     });
     if (kv_splits > 1) combine_splits();
   }
@@ -112,7 +112,7 @@ template <class T, int Head, int Warps> struct decode_block : decode_row_mainloo
   __device__ void combine_splits() const {
     const int from = first_column(kv_split), to = first_column(kv_split + 1);
     for (int e = from + static_cast<int>(threadIdx.x) * 4; e < to; e += 32 * shape::warps * 4) {
-      ptx::barrier_wait(partials_full(), 0);
+      partials().wait();
       const auto numbers = [&](int p) { return ptx::load_shared_float4(statistics_from(p) + e / Head * 16); };
       float most = -1e30F, sum = 0;
       float4 v = make_float4(0, 0, 0, 0);
@@ -121,7 +121,7 @@ template <class T, int Head, int Warps> struct decode_block : decode_row_mainloo
 #pragma unroll 4
       for (int p = 0; p < kv_splits; ++p) {
         const float4 n = numbers(p), x = ptx::load_shared_float4(values_from(p) + (e - from) * 4);
-        const float factor = exp2_fast(n.x - most);
+        const float factor = exp2_approx(n.x - most);
         v.x += factor * x.x, v.y += factor * x.y, v.z += factor * x.z, v.w += factor * x.w;
         sum += factor * n.y;
       }
@@ -147,7 +147,7 @@ __global__ void __launch_bounds__(decode_shape<Head, Warps>::threads, (decode_sh
   if (threadIdx.x == 32 * shape::warps) ptx::prefetch(&maps.tile), ptx::prefetch(&maps.row_box);
   block.start();
   if (threadIdx.x < 32 * shape::warps) return block.read(range, call_slots, angles);
-  pipeline_state at_stage[2] = {{1}, {1}};
+  pipeline_state at_stage[2] = {pipeline_state::producer(), pipeline_state::producer()};
   if (threadIdx.x == 32 * shape::warps) block.produce(range, at_stage);
 #endif
 }

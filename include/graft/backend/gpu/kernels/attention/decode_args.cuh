@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Arguments of the sm_90 decode attention kernels: TMA maps of the KV cache, the rows of the call, and the pipeline
-// state and key range of a CTA.
+// Arguments of the sm_90 decode attention kernels: TMA maps of the KV cache, the rows of the call, and the key
+// range of a CTA.
 #pragma once
 #include <graft/backend/gpu/kernels/attention/softmax_rows.cuh>
 
@@ -39,14 +39,6 @@ template <class T> struct decode_args {
 // Keys [first, end) of a row, and the 64-key tiles [from, to) of them that a CTA processes.
 struct decode_range {
   int first, end, from, to;
-};
-// Current stage of a pipeline and the phase parity of its mbarriers.
-struct pipeline_state {
-  std::uint32_t phase;
-  int at = 0;
-  __device__ void advance(int length) {
-    if (++at == length) at = 0, phase ^= 1;
-  }
 };
 
 }  // namespace graft::gpu

@@ -6,6 +6,8 @@
 //
 // Tiles        64 keys or 64 values of the head, loaded by TMA. A tile is divided among four warps, 16 keys each; with
 //              eight warps, warps 0 to 3 take the even tiles and 4 to 7 the odd ones, each group from its own pipeline.
+// Pipeline     A ring per group of four warps, K and V tiles in turn. Every lane releases a tile with its sums as
+//              register reads, because ldmatrix loads it.
 // New keys     The call's own keys and values are written to the cache here and also patched into the loaded tiles, so
 //              that rows of one call may attend to each other. Masked values are multiplied by 0, so every slot of the
 //              cache must hold finite numbers.
@@ -14,8 +16,10 @@
 //              are requested before griddepcontrol.wait; queries and the new key and value all at once after it.
 // Reduction    Every warp keeps its own running maximum, sum and O; combine_warps combines them in warp order.
 #pragma once
+#include <graft/backend/gpu/arch/mma_sync.cuh>
+#include <graft/backend/gpu/arch/ptx.cuh>
 #include <graft/backend/gpu/kernels/attention/decode_args.cuh>
-#include <graft/backend/gpu/kernels/gemm/sm80_mma.cuh>
+#include <graft/backend/gpu/tile/pipeline.cuh>
 
 namespace graft::gpu {
 
@@ -31,10 +35,8 @@ template <class T, class Shape> struct decode_row_mainloop {
 
   // Pipelines of a CTA: each has four consumer warps and its own stages.
   static constexpr int rings = Warps / 4;
-  __device__ int ring() const { return g.stages / rings; }
-
-  __device__ std::uint32_t full(int i) const { return base + g.stages * shape::tile + 8 * i; }
-  __device__ std::uint32_t empty(int i) const { return full(g.stages + i); }
+  __device__ int ring_stages() const { return g.stages / rings; }
+  __device__ pipeline ring() const { return {base + g.stages * shape::tile, g.stages}; }
   __device__ int group_size() const { return g.group_size; }
   __device__ const T* queries() const { return g.q.at(row, static_cast<long long>(group) * group_size() * Head); }
   __device__ const float* angles_of(int r) const {
@@ -68,18 +70,15 @@ template <class T, class Shape> struct decode_row_mainloop {
   __device__ void init_pipeline() const {
 #pragma unroll
     for (int i = 0; i < 2 * shape::stages; ++i)
-      if (i < g.stages) ptx::barrier_init(full(i), 1), ptx::barrier_init(empty(i), 4 * 32);
+      if (i < g.stages) ring().init(i, 1, 4 * 32);
   }
   __device__ std::uint32_t after_ring() const { return base + g.stages * (shape::tile + 16); }
 
   // Loads a tile; of the last tile of a range only as many boxes of 16 keys as exist.
-  __device__ void request(std::uint32_t to, int key, int end, int chunk, std::uint32_t bar) const {
+  __device__ void request(std::uint32_t to, int key, int end, int chunk, int stage) const {
     const int boxes = (end - key + 15) / 16;
-    if (boxes > 3) {
-      ptx::barrier_arrive_expect_tx(bar, shape::tile);
-      return ptx::load_box(to, &maps.tile, key, chunk, bar);
-    }
-    ptx::barrier_arrive_expect_tx(bar, boxes * 16 * Head * 2);
+    if (boxes > 3) return ptx::load_box(to, &maps.tile, key, chunk, ring().producer_commit(stage, shape::tile));
+    const std::uint32_t bar = ring().producer_commit(stage, boxes * 16 * Head * 2);
 #pragma unroll 1
     for (int c = 0; c < shape::chunks; ++c)
 #pragma unroll 1
@@ -90,11 +89,11 @@ template <class T, class Shape> struct decode_row_mainloop {
   // previous kernel, which does not write the cache; consume patches the slots that this call writes into the tiles.
   __device__ void produce(const decode_range& s, pipeline_state (&at)[2]) const {
     for (int i = 2 * s.from; i < 2 * s.to; ++i) {
-      const int ring_of = i / 2 % rings, stage = ring_of * ring() + at[0].at;
-      ptx::barrier_wait(empty(stage), at[0].phase);
+      const int stage = i / 2 % rings * ring_stages() + at[0].stage;
+      ring().producer_acquire({stage, at[0].phase});
       request(base + stage * shape::tile, s.first + i / 2 * 64, s.end, (i % 2 * g.kv_heads + group) * shape::chunks,
-              full(stage));
-      at[0].advance(ring());
+              stage);
+      at[0].advance(ring_stages());
       if (rings == 2 && i % 2 != 0) {
         const pipeline_state was = at[0];
         at[0] = at[1], at[1] = was;
@@ -199,25 +198,25 @@ template <class T, class Shape> struct decode_row_mainloop {
     auto& [o, largest, sum] = to;
     const std::uint32_t keys_at = offset(in_tile + lane % 16, lane / 16 * 8),
                         values_at = offset(in_tile + lane % 8 + lane / 16 * 8, lane / 8 % 2 * 8);
-    const int ring_at = warp / 4 * ring();
+    const int ring_at = warp / 4 * ring_stages();
     const auto tile_of = [&](int key0, bool values) {
-      const std::uint32_t tile = base + (ring_at + now.at) * shape::tile;
-      ptx::barrier_wait(full(ring_at + now.at), now.phase);
+      const std::uint32_t tile = base + (ring_at + now.stage) * shape::tile;
+      ring().consumer_wait({ring_at + now.stage, now.phase});
       if (key0 <= last_own && key0 + 16 > first_own) patch(tile, key0, in_tile, values, own, lane);
       return tile;
     };
     // Every lane arrives for its own reads, which compute-sanitizer's racecheck requires.
-    ptx::arrive_after_reads left(group_size());
+    register_reads reads(group_size());
     const auto release_stage = [&] {
-      left.arrive(empty(ring_at + now.at));
-      now.advance(ring());
+      reads.release(ring(), ring_at + now.stage);
+      now.advance(ring_stages());
     };
 #pragma unroll 1
     for (int t = s.from + (warp / 4 + s.from) % rings; t < s.to; t += rings) {
       const int key0 = s.first + t * 64 + in_tile;
       if (key0 >= s.end) {  // the last tile has no keys for this warp
         if (last) break;
-        for (int value = 0; value < 2; ++value) ptx::barrier_wait(full(ring_at + now.at), now.phase), release_stage();
+        for (int value = 0; value < 2; ++value) ring().consumer_wait({ring_at + now.stage, now.phase}), release_stage();
         break;
       }
       const std::uint32_t keys = tile_of(key0, false);
@@ -226,11 +225,11 @@ template <class T, class Shape> struct decode_row_mainloop {
       for (int k = 0; k < shape::steps; ++k) {
         std::uint32_t a[4];
         ptx::load_matrix(a, keys + column_step(keys_at, k));
-        mma::multiply<T>(k % 2 == 0 ? x : y, a, q[k]);
+        ptx::mma_m16n8k16<T>(k % 2 == 0 ? x : y, a, q[k]);
       }
 #pragma unroll
       for (int e = 0; e < 4; ++e) x[e] += y[e];
-      left.add(__float_as_uint(x[0]));
+      reads.add(__float_as_uint(x[0]));
       release_stage();
 #pragma unroll
       for (int e = 0; e < 4; ++e) x[e] = key0 + lane / 4 + e / 2 * 8 < s.end ? x[e] * c : -INFINITY;
@@ -241,8 +240,8 @@ template <class T, class Shape> struct decode_row_mainloop {
 #pragma unroll
         for (int step = 4; step < 32; step *= 2) most = fmaxf(most, __shfl_xor_sync(~0U, most, step));
         most = fmaxf(most, largest[e]);
-        factor[e] = exp2_fast(largest[e] - most), largest[e] = most;
-        x[e] = exp2_fast(x[e] - most), x[2 + e] = exp2_fast(x[2 + e] - most);
+        factor[e] = exp2_approx(largest[e] - most), largest[e] = most;
+        x[e] = exp2_approx(x[e] - most), x[2 + e] = exp2_approx(x[2 + e] - most);
         sum[e] = sum[e] * factor[e] + x[e] + x[2 + e];
       }
       const std::uint32_t p[2] = {ptx::transpose_matrix(pack<T>(x[0], x[1])),
@@ -254,10 +253,10 @@ template <class T, class Shape> struct decode_row_mainloop {
       for (int n = 0; n < shape::steps; ++n) {
         std::uint32_t a[4];
         ptx::load_matrix_trans(a, values + column_step(values_at, n));
-        mma::multiply<T>(o[n], a, p);
+        ptx::mma_m16n8k16<T>(o[n], a, p);
       }
 #pragma unroll
-      for (int n = 0; n < shape::steps; ++n) left.add(__float_as_uint(o[n][0]));
+      for (int n = 0; n < shape::steps; ++n) reads.add(__float_as_uint(o[n][0]));
       release_stage();
     }
   }
@@ -286,7 +285,7 @@ template <class T, class Shape> struct decode_row_mainloop {
       for (int w = 0; w < shape::warps; ++w) most = fmaxf(most, warp_statistics(w)[head].x);
 #pragma unroll
       for (int w = 0; w < shape::warps; ++w) {
-        const float factor = exp2_fast(warp_statistics(w)[head].x - most);
+        const float factor = exp2_approx(warp_statistics(w)[head].x - most);
         const float4 x =
             *reinterpret_cast<const float4*>(memory + (w * max_decode_group + head) * shape::sum_pitch + e % Head);
         v.x += factor * x.x, v.y += factor * x.y, v.z += factor * x.z, v.w += factor * x.w;

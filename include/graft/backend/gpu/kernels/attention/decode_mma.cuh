@@ -54,10 +54,10 @@ __global__ void __launch_bounds__(128) mma_decode_kernel(const __grid_constant__
   for (int e = static_cast<int>(threadIdx.x); e < 16 * vectors; e += shape::threads) {
     const int h = e / vectors, vec = e % vectors;
     const T* const at = g.q.p + row * g.q.pitch + static_cast<long long>(shared_head) * g.group * Head;
-    mma::copy(q + static_cast<std::uint32_t>(h) * shape::pitch + vec * 16, h < g.group ? at + h * Head + vec * 8 : at,
-              h < g.group ? 16 : 0);
+    ptx::copy_async16(q + static_cast<std::uint32_t>(h) * shape::pitch + vec * 16,
+                      h < g.group ? at + h * Head + vec * 8 : at, h < g.group ? 16 : 0);
   }
-  commit_copies();
+  ptx::commit_copies();
   // A warp loads its tile of 16 keys and values; keys at or after `end` are zeros.
   const auto load_kv = [&](int tile, int stage) {
     if (tile < to) {
@@ -68,12 +68,12 @@ __global__ void __launch_bounds__(128) mma_decode_kernel(const __grid_constant__
         const head_rows<T>& rows = value == 0 ? g.k : g.v;
         const T* const begin = rows.template head<Head>(shared_head);
         const bool inside = key_row < end;
-        mma::copy(at + static_cast<std::uint32_t>(value) * shape::tile +
-                      static_cast<std::uint32_t>(key) * shape::pitch + vec * 16,
-                  inside ? begin + key_row * rows.pitch + vec * 8 : begin, inside ? 16 : 0);
+        ptx::copy_async16(at + static_cast<std::uint32_t>(value) * shape::tile +
+                              static_cast<std::uint32_t>(key) * shape::pitch + vec * 16,
+                          inside ? begin + key_row * rows.pitch + vec * 8 : begin, inside ? 16 : 0);
       }
     }
-    commit_copies();
+    ptx::commit_copies();
   };
   const float c = g.scale * log2_e;
   float s[8], o[Head / 2] = {}, largest[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
@@ -85,9 +85,9 @@ __global__ void __launch_bounds__(128) mma_decode_kernel(const __grid_constant__
   for (int tile = from + warp; tile < to; tile += shape::warps) {
     if (shape::stages > 1) {
       load_kv(tile + shape::warps, stage ^ 1);
-      asm volatile("cp.async.wait_group 1;" ::: "memory");
+      ptx::wait_for_copies<1>();
     } else {
-      asm volatile("cp.async.wait_all;" ::: "memory");
+      ptx::wait_for_all_copies();
     }
     __syncwarp();
     const std::uint32_t k = own + static_cast<std::uint32_t>(stage) * shape::stage, v = k + shape::tile;
@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(128) mma_decode_kernel(const __grid_constant__
       if (first + tile * 16 + e / 4 * 8 + lane % 4 * 2 + e % 2 >= end) s[e] = -INFINITY;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const float most = fmaxf(largest[h], row_max(s, h)), factor = exp2_fast((largest[h] - most) * c);
+      const float most = fmaxf(largest[h], row_max(s, h)), factor = exp2_approx((largest[h] - most) * c);
       sum[h] = sum[h] * factor + exponentials(s, h, c, most);
       largest[h] = most;
 #pragma unroll
@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(128) mma_decode_kernel(const __grid_constant__
     else
       load_kv(tile + shape::warps, 0);
   }
-  asm volatile("cp.async.wait_all;" ::: "memory");
+  ptx::wait_for_all_copies();
   __syncthreads();  // all reads of queries and tiles are done: the sums reuse their memory
   auto* const sums = reinterpret_cast<float*>(raw);
   auto* const numbers = reinterpret_cast<float2*>(raw + shape::bytes - shape::numbers);
@@ -132,7 +132,7 @@ __global__ void __launch_bounds__(128) mma_decode_kernel(const __grid_constant__
     for (int w = 0; w < shape::warps; ++w) most = fmaxf(most, numbers[w * max_mma_group + query].x);
     const float shift = most == -INFINITY ? 0 : most;
     for (int w = 0; w < shape::warps; ++w) {
-      const float factor = exp2_fast((numbers[w * max_mma_group + query].x - shift) * c);
+      const float factor = exp2_approx((numbers[w * max_mma_group + query].x - shift) * c);
       total += factor * numbers[w * max_mma_group + query].y;
       value += factor * sums[(w * max_mma_group + query) * shape::sum_pitch + column];
     }
@@ -165,7 +165,7 @@ template <class T> __global__ void mma_decode_sum_kernel(const __grid_constant__
     float total = 0, value = 0;
     for (int p = 0; p < g.kv_splits; ++p) {
       const float* const at = from + p * (g.head + 2);
-      const float factor = exp2_fast((at[g.head] - shift) * c);
+      const float factor = exp2_approx((at[g.head] - shift) * c);
       total += factor * at[g.head + 1], value += factor * at[column];
     }
     g.out[static_cast<long long>(blockIdx.x) * g.head + column] = from_float<T>(total > 0 ? value / total : 0);

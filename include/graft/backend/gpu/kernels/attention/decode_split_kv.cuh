@@ -20,6 +20,7 @@
 #pragma once
 #include <graft/backend/gpu/kernels/attention/decode_mainloop.cuh>
 #include <graft/backend/gpu/kernels/attention/split_kv_scheduler.cuh>
+#include <graft/backend/gpu/tile/exchange.cuh>
 
 namespace graft::gpu {
 
@@ -29,8 +30,7 @@ template <class T, int Head> struct split_kv_block : decode_row_mainloop<T, spli
   using mainloop::g, mainloop::row, mainloop::group, mainloop::group_size;
 
   // Work item n of a CTA uses item stage n % item_stages: the item's numbers, queries, angles, new key, new value.
-  __device__ std::uint32_t is_full(int n) const { return this->after_ring() + 8 * (n % item_stages); }
-  __device__ std::uint32_t is_free(int n) const { return is_full(n) + 8 * item_stages; }
+  __device__ pipeline items() const { return {this->after_ring(), item_stages}; }
   __device__ std::uint32_t partials_barrier() const { return this->after_ring() + 16 * item_stages; }
   __device__ std::uint32_t item_offset(int n) const {
     return this->new_row_address(false) + shape::own + n % item_stages * shape::item;
@@ -43,8 +43,7 @@ template <class T, int Head> struct split_kv_block : decode_row_mainloop<T, spli
 
   __device__ void init_barriers() const {
     this->init_pipeline();
-    for (int n = 0; n < item_stages; ++n)
-      ptx::barrier_init(is_full(n), 1), ptx::barrier_init(is_free(n), 32 * shape::warps);
+    for (int n = 0; n < item_stages; ++n) items().init(n, 1, 32 * shape::warps);
     ptx::barrier_init(partials_barrier(), 1);
     ptx::barrier_init_fence();
   }
@@ -52,22 +51,23 @@ template <class T, int Head> struct split_kv_block : decode_row_mainloop<T, spli
   // One thread calls this. The angles do not depend on the previous kernel and are loaded before the wait for it.
   __device__ void load_item(int n, const split_kv_scheduler::work_item& p, bool last, bool has_own,
                             const float* angles) const {
-    if (n >= item_stages) ptx::barrier_wait(is_free(n), (n / item_stages - 1) & 1);
+    const int stage = n % item_stages;
+    if (n >= item_stages) items().producer_acquire({stage, static_cast<std::uint32_t>(n / item_stages - 1) & 1});
     const auto flags = static_cast<std::uint32_t>((p.begins ? 1 : 0) + (p.ends ? 2 : 0) + (last ? 4 : 0));
     const auto number = [](int v) { return static_cast<std::uint32_t>(v); };
     ptx::store_shared(item_offset(n), make_uint4(number(row), number(group), flags, number(p.first_chunk)));
     ptx::store_shared(item_offset(n) + 16,
                       make_uint4(number(p.range.first), number(p.range.end), number(p.range.from), number(p.range.to)));
-    ptx::barrier_arrive_expect_tx(
-        is_full(n), group_size() * Head * 2 + (angles != nullptr ? 4 * Head : 0) + (has_own ? 4 * Head : 0));
-    if (angles != nullptr) ptx::load_bulk(angles_of_item(n), angles, 4 * Head, is_full(n));
+    const std::uint32_t full = items().producer_commit(
+        stage, group_size() * Head * 2 + (angles != nullptr ? 4 * Head : 0) + (has_own ? 4 * Head : 0));
+    if (angles != nullptr) ptx::load_bulk(angles_of_item(n), angles, 4 * Head, full);
     if (n == 0) ptx::wait_for_dependency();
 #pragma unroll 1
     for (int h = 0; h < group_size(); ++h)
-      ptx::load_bulk(queries_of(n) + h * shape::query_pitch, this->queries() + h * Head, 2 * Head, is_full(n));
+      ptx::load_bulk(queries_of(n) + h * shape::query_pitch, this->queries() + h * Head, 2 * Head, full);
     if (!has_own) return;
-    ptx::load_bulk(new_row_of_item(n, false), g.k.at(row, static_cast<long long>(group) * Head), 2 * Head, is_full(n));
-    ptx::load_bulk(new_row_of_item(n, true), g.v.at(row, static_cast<long long>(group) * Head), 2 * Head, is_full(n));
+    ptx::load_bulk(new_row_of_item(n, false), g.k.at(row, static_cast<long long>(group) * Head), 2 * Head, full);
+    ptx::load_bulk(new_row_of_item(n, true), g.v.at(row, static_cast<long long>(group) * Head), 2 * Head, full);
   }
   __device__ void load_queries(typename mainloop::query_columns& q, int n, int lane) const {
     const std::uint32_t from = queries_of(n) + lane / 4 * shape::query_pitch + lane % 4 * 4;
@@ -97,7 +97,7 @@ template <class T, int Head> struct split_kv_block : decode_row_mainloop<T, spli
   __device__ float* partial_of(int kv_chunk) const {
     return g.workspace + static_cast<long long>(kv_chunk) * group_size() * (Head + 4);
   }
-  __device__ std::uint32_t* counter() const { return g.counters + row * g.kv_heads + group; }
+  __device__ arrival_counter counter() const { return {g.counters + row * g.kv_heads + group}; }
   __device__ void store_partial(int kv_chunk, int e, const float4& v, float most, float sum) const {
     float* const to = partial_of(kv_chunk);
     __stcg(reinterpret_cast<float4*>(to + e), v);
@@ -107,20 +107,20 @@ template <class T, int Head> struct split_kv_block : decode_row_mainloop<T, spli
     __syncwarp();
     if (threadIdx.x >= 32) return ptx::named_arrive(2, 32 * shape::warps);
     ptx::named_barrier(2, 32 * shape::warps);
-    if (threadIdx.x == 0) ptx::add_release(counter(), 1);
+    if (threadIdx.x == 0) counter().arrive();
   }
   // One thread of the CTA that has the end of a pair waits until `splits` other CTAs have stored their partial results.
   // It resets the counter to zero for the next launch.
   __device__ void wait_for_partials(int splits) const {
-    while (ptx::load_acquire(counter()) < static_cast<std::uint32_t>(splits)) __nanosleep(32);
-    *counter() = 0;
+    counter().wait_for<32>(splits);
+    *counter().count = 0;
     ptx::barrier_arrive(partials_barrier());
   }
   __device__ void combine_splits(int from, int to, int e, float4 own, float own_most, float own_sum) const {
     float most = -1e30F, sum = 0;
     float4 v = make_float4(0, 0, 0, 0);
     const auto add = [&](const float4& x, float x_most, float x_sum) {
-      const float now = fmaxf(most, x_most), before = exp2_fast(most - now), factor = exp2_fast(x_most - now);
+      const float now = fmaxf(most, x_most), before = exp2_approx(most - now), factor = exp2_approx(x_most - now);
       v.x = v.x * before + factor * x.x, v.y = v.y * before + factor * x.y;
       v.z = v.z * before + factor * x.z, v.w = v.w * before + factor * x.w;
       sum = sum * before + factor * x_sum, most = now;
@@ -152,7 +152,7 @@ template <class T, int Head> struct split_kv_chunk {
 
   __device__ void request_tiles(const split_kv_scheduler& list) const {
     const int from = list.begin(kv_chunk);
-    pipeline_state stage[2] = {{1}, {1}};
+    pipeline_state stage[2] = {pipeline_state::producer(), pipeline_state::producer()};
     int ring = 0;
 #pragma unroll 1
     for (int to = list.begin(kv_chunk + 1); to > from;) {
@@ -189,12 +189,12 @@ template <class T, int Head> struct split_kv_chunk {
   }
   __device__ void consume_items(const new_slots& call_slots) const {
     const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
-    pipeline_state now{0};
+    pipeline_state now;
     bool last = false;
     ptx::wait_for_dependency();
 #pragma unroll 1
     for (int n = 0; !last; ++n) {
-      ptx::barrier_wait(of(0, 0).is_full(n), (n / item_stages) & 1);
+      of(0, 0).items().consumer_wait({n % item_stages, static_cast<std::uint32_t>(n / item_stages) & 1});
       const uint4 what = ptx::load_shared_uint4(of(0, 0).item_offset(n)),
                   keys = ptx::load_shared_uint4(of(0, 0).item_offset(n) + 16);
       const block here = of(static_cast<int>(what.x), static_cast<int>(what.y));
@@ -204,9 +204,9 @@ template <class T, int Head> struct split_kv_chunk {
                                static_cast<int>(keys.w)};
       typename block::query_columns q;
       here.load_queries(q, n, lane);
-      ptx::arrive_after_reads left(here.group_size());
+      register_reads reads(here.group_size());
 #pragma unroll
-      for (const auto& step : q) left.add(step[0]), left.add(step[1]);
+      for (const auto& step : q) reads.add(step[0]), reads.add(step[1]);
       const auto own = here.find_new_key(range, call_slots, begins);
       if (warp == own.warp && lane < block::head_vectors)
         here.append(own.slot, here.new_key(n, lane), ptx::load_shared_uint4(here.new_row_of_item(n, true) + lane * 16),
@@ -218,7 +218,7 @@ template <class T, int Head> struct split_kv_chunk {
         __syncwarp();
         if (last) ptx::launch_dependents();
       }
-      left.arrive(here.is_free(n));
+      reads.release(here.items(), n % item_stages);
       if (g.no_pending_writes && n == 0 && warp == 0) ptx::launch_dependents();
       typename block::warp_sums sums;
       here.consume(q, range, call_slots, last, now, sums);

@@ -6,8 +6,10 @@
 // has bank conflicts. Accumulators are laid out as in softmax_rows.cuh. Four warps have 16 rows each. Shared memory
 // stays within the 99 KB that every device since sm_80 offers.
 #pragma once
+#include <graft/backend/gpu/arch/mma_sync.cuh>
+#include <graft/backend/gpu/arch/ptx.cuh>
 #include <graft/backend/gpu/kernels/attention/softmax_rows.cuh>
-#include <graft/backend/gpu/kernels/gemm/sm80_mma.cuh>
+#include <graft/backend/gpu/tile/loaders.cuh>
 
 #include <climits>
 
@@ -35,17 +37,19 @@ template <class T, int Head, int Rows>
 __device__ __forceinline__ void copy_rows(std::uint32_t to, const head_rows<T>& from, int head, int first) {
   constexpr int vectors = Head / 8;
   const T* const at = from.template head<Head>(head);
-  for (int e = static_cast<int>(threadIdx.x); e < Rows * vectors; e += 128) {
-    const int row = e / vectors, vec = e % vectors;
-    const bool inside = first + row < from.rows;
-    mma::copy(to + static_cast<std::uint32_t>(row) * mma_attention_shape<Head>::pitch + vec * 16,
-              inside ? at + (first + row) * from.pitch + vec * 8 : at, inside ? 16 : 0);
-  }
+  copy_tile_async<Rows, vectors, 128>(
+      static_cast<int>(threadIdx.x),
+      [&](int row, int vec) {
+        return to + static_cast<std::uint32_t>(row) * mma_attention_shape<Head>::pitch + vec * 16;
+      },
+      [&](int row, int vec) -> vector_source {
+        const bool inside = first + row < from.rows;
+        return {inside ? at + (first + row) * from.pitch + vec * 8 : at, inside};
+      });
 }
-__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // Waits for all copies of the CTA and for all its threads.
 __device__ __forceinline__ void wait_for_copies() {
-  asm volatile("cp.async.wait_all;" ::: "memory");
+  ptx::wait_for_all_copies();
   __syncthreads();
 }
 
@@ -53,8 +57,8 @@ namespace mma {
 // d[0..3] and d[4..7] += A B for two adjacent tiles of 8 columns.
 template <class T>
 __device__ __forceinline__ void multiply_pair(float* d, const std::uint32_t (&a)[4], const std::uint32_t (&b)[4]) {
-  multiply<T>(*reinterpret_cast<float(*)[4]>(d), a, b);
-  multiply<T>(*reinterpret_cast<float(*)[4]>(d + 4), a, b + 2);
+  ptx::mma_m16n8k16<T>(*reinterpret_cast<float(*)[4]>(d), a, b);
+  ptx::mma_m16n8k16<T>(*reinterpret_cast<float(*)[4]>(d + 4), a, b + 2);
 }
 }  // namespace mma
 

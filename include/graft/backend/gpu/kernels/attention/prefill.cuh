@@ -6,18 +6,21 @@
 // The softmax is taken block by block over the keys (Milakov and Gimelshein 2018, arXiv 1805.02867; Dao et al. 2022,
 // arXiv 2205.14135). A warp rescales its rows only where a maximum grew by more than 8 in log2 units.
 //
-// Tile         128 query rows x 128 keys (64 keys for d > 128). Persistent CTAs; tile_scheduler.cuh deals out tiles.
+// Tile         128 query rows x 128 keys (64 keys for d > 128). Persistent CTAs; tile/tile_scheduler.cuh deals out
+//              tiles.
 // Warp roles   Warpgroup 0: one warp loads by TMA. Warpgroups 1 and 2: 64 query rows each.
 // Cluster      2: two query heads that share a KV head; each CTA loads half of every K and V tile and multicasts it.
 // Pipeline     K and V in the order of their use, K0 K1 V0 K2 V1 …, so that Q Kᵀ of a block overlaps P V of the
-//              previous one. Key blocks go from the last one down; blocks that all rows attend to need no mask.
+//              previous one. Q has a ring of its own. Key blocks go from the last one down; blocks that all rows attend
+//              to need no mask.
 // Phases       Attention ranges must be written before the previous kernel starts: tiles are sorted while it ends.
 //              Masked keys are multiplied by 0, so their memory must hold finite numbers (a new cache is zeroed).
 // Measured     H200, causal, 32 heads over 8 of 128, bf16: 57.7 µs for 2048 tokens (595 TFLOP/s), 0.71 of cuDNN's time;
 //              757.8 µs for 8192 (726 TFLOP/s), 0.86 (docs/performance.md).
 #pragma once
+#include <graft/backend/gpu/kernels/attention/key_blocks.cuh>
 #include <graft/backend/gpu/kernels/attention/softmax_rows.cuh>
-#include <graft/backend/gpu/kernels/attention/tile_scheduler.cuh>
+#include <graft/backend/gpu/tile/pipeline.cuh>
 
 namespace graft::gpu {
 
@@ -40,20 +43,19 @@ template <class T, int Head, int Cluster> struct prefill_block {
   const prefill_args& g;
   std::uint32_t base;
   int2* stage_info;  // per stage with K: first key; bit 0: no mask needed, bit 1: another key block follows
-  tile_scheduler scheduler;
+  sorted_tiles scheduler;
   int rank;
 
-  __device__ std::uint32_t q_full(int i) const { return base + shape::barriers + 8 * i; }
-  __device__ std::uint32_t q_empty(int i) const { return q_full(shape::q_buffers + i); }
-  __device__ std::uint32_t full(int i) const { return q_full(2 * shape::q_buffers + i); }
-  __device__ std::uint32_t empty(int i) const { return full(shape::stages + i); }
+  __device__ pipeline q_ring() const { return {base + shape::barriers, shape::q_buffers}; }
+  __device__ pipeline kv_ring() const {
+    return {base + shape::barriers + pipeline::bytes(shape::q_buffers), shape::stages};
+  }
   __device__ std::uint32_t stage(int i) const { return base + shape::ring + i * shape::tile; }
 
   __device__ void start() const {
     if (threadIdx.x == 0) {
-      for (int i = 0; i < shape::q_buffers; ++i) ptx::barrier_init(q_full(i), 1), ptx::barrier_init(q_empty(i), 2);
-      for (int i = 0; i < shape::stages; ++i)
-        ptx::barrier_init(full(i), 1), ptx::barrier_init(empty(i), 8 + 2 * (Cluster - 1));
+      for (int i = 0; i < shape::q_buffers; ++i) q_ring().init(i, 1, 2);
+      for (int i = 0; i < shape::stages; ++i) kv_ring().init(i, 1, 8 + 2 * (Cluster - 1));
       ptx::barrier_init_fence();
     }
     if constexpr (Cluster > 1)
@@ -65,22 +67,22 @@ template <class T, int Head, int Cluster> struct prefill_block {
 
   __device__ void produce() const {
     const int lane = static_cast<int>(threadIdx.x);
-    int at = 0, tile, column;
-    std::uint32_t phase = 1;
+    int tile, column;
+    pipeline_state at = pipeline_state::producer();
     auto put = [&](const CUtensorMap* map, int block, int head, int2 info) {
       if (lane == 0) {
-        ptx::barrier_wait(empty(at), phase);
-        stage_info[at] = info;
-        ptx::barrier_arrive_expect_tx(full(at), shape::tile);
+        kv_ring().producer_acquire(at);
+        stage_info[at.stage] = info;
+        const std::uint32_t full = kv_ring().producer_commit(at.stage, shape::tile);
         constexpr int rank_chunks = shape::chunks / Cluster;
-        const std::uint32_t to = stage(at) + rank * (shape::tile / Cluster);
+        const std::uint32_t to = stage(at.stage) + rank * (shape::tile / Cluster);
         const int chunk = head / g.group * shape::chunks + rank * rank_chunks;
         if constexpr (Cluster == 1)
-          ptx::load_box(to, map, block * keys, chunk, full(at));
+          ptx::load_box(to, map, block * keys, chunk, full);
         else
-          ptx::load_box_multicast(to, map, block * keys, chunk, full(at), 3);
+          ptx::load_box_multicast(to, map, block * keys, chunk, full, 3);
       }
-      if (++at == shape::stages) at = 0, phase ^= 1;
+      at.advance(shape::stages);
     };
     ptx::wait_for_dependency();
 #pragma unroll 1
@@ -88,11 +90,11 @@ template <class T, int Head, int Cluster> struct prefill_block {
       const int head = column * Cluster + rank, buffer = i % shape::q_buffers;
       if (lane == 0) {
         const std::uint32_t to = base + buffer * shape::q;
-        ptx::barrier_wait(q_empty(buffer), (i / shape::q_buffers & 1) ^ 1);
-        ptx::barrier_arrive_expect_tx(q_full(buffer), shape::q);
+        q_ring().producer_acquire({buffer, static_cast<std::uint32_t>(i / shape::q_buffers & 1) ^ 1});
+        const std::uint32_t full = q_ring().producer_commit(buffer, shape::q);
         for (int w = 0; w < 2; ++w)
           ptx::load_box(to + w * shape::rows_bytes, &maps.q, tile * attention_tile_rows + w * 64, head * shape::chunks,
-                        q_full(buffer));
+                        full);
       }
       const kv_block_iterator<keys> key_blocks(g.ranges, tile * attention_tile_rows, lane);
       int now = ::max(0, key_blocks.before(INT_MAX)), before = -1;  // a tile without any key gets one masked block
@@ -116,34 +118,32 @@ template <class T, int Head, int Cluster> struct prefill_block {
     const int own_row = group * 64 + warp * 16 + lane / 4, own_column = lane % 4 * 2;
     const float c = g.scale * log2_e;
     constexpr std::uint32_t next_chunk = keys * shape::pitch;
-    int at = 0, tile, column;
-    std::uint32_t phase = 0;
+    int tile, column;
+    pipeline_state at;
     float s[keys / 2], o[Head / 2], largest[2], sum[2];
     std::uint32_t p[keys / 16][4];
     thread_rows rows;
 
-    auto advance = [&] {
-      if (++at == shape::stages) at = 0, phase ^= 1;
-    };
     // Every warp arrives for its own read of stage_info; one thread per warpgroup arrives at the other CTA.
-    auto release = [&](int which) {
-      if (lane == 0) ptx::barrier_arrive(empty(which));
-      if (Cluster > 1 && thread == 0) ptx::barrier_arrive_cluster(empty(which), rank ^ 1);
+    auto release = [&](int which, reads_done done) {
+      if (lane == 0) kv_ring().consumer_release(which, done);
+      if (Cluster > 1 && thread == 0) kv_ring().consumer_release(which, rank ^ 1, done);
     };
+    auto release_and_advance = [&](reads_done done) { release(at.stage, done), at.advance(shape::stages); };
 #pragma unroll 1
     for (int i = 0; scheduler.take(i, tile, column); ++i) {
       const int head = column * Cluster + rank, buffer = i % shape::q_buffers;
       const std::uint32_t q = base + buffer * shape::q + group * shape::rows_bytes;
       rows.load(g.ranges, tile * attention_tile_rows + own_row);
-      ptx::barrier_wait(q_full(buffer), i / shape::q_buffers & 1);
-      ptx::barrier_wait(full(at), phase);
-      mma_along_head<T, Head, keys>(s, q, 64 * shape::pitch, stage(at), next_chunk);
-      int2 info = read_stage_info(stage_info + at, lane);
+      q_ring().consumer_wait({buffer, static_cast<std::uint32_t>(i / shape::q_buffers & 1)});
+      kv_ring().consumer_wait(at);
+      mma_along_head<T, Head, keys>(s, q, 64 * shape::pitch, stage(at.stage), next_chunk);
+      int2 info = read_stage_info(stage_info + at.stage, lane);
       // Q may be loaded into the other buffer when the store of the previous tile's O has read it.
-      if (shape::q_buffers == 2 && thread == 0 && i > 0)
-        ptx::wait_for_store_reads<0>(), ptx::barrier_arrive(q_empty(buffer ^ 1));
-      wgmma_wait<0>(), pin(s);
-      release(at), advance();
+      if (shape::q_buffers == 2 && thread == 0 && i > 0) q_ring().consumer_release(buffer ^ 1, stores_done());
+      reads_done done = products_done<0>();
+      pin(s);
+      release_and_advance(done);
       if ((info.y & 1) == 0) rows.mask(s, info.x + own_column);
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
@@ -154,16 +154,17 @@ template <class T, int Head, int Cluster> struct prefill_block {
       bool first_block = true;
 #pragma unroll 1
       while ((info.y & 2) != 0) {
-        const int with_k = at;
-        ptx::barrier_wait(full(at), phase);
-        mma_along_head<T, Head, keys>(s, q, 64 * shape::pitch, stage(at), next_chunk);
-        info = read_stage_info(stage_info + at, lane);
-        advance();
-        ptx::barrier_wait(full(at), phase);
-        mma_over_rows<T, Head>(o, p, stage(at), next_chunk, !first_block);
+        const int with_k = at.stage;
+        kv_ring().consumer_wait(at);
+        mma_along_head<T, Head, keys>(s, q, 64 * shape::pitch, stage(at.stage), next_chunk);
+        info = read_stage_info(stage_info + at.stage, lane);
+        at.advance(shape::stages);
+        kv_ring().consumer_wait(at);
+        mma_over_rows<T, Head>(o, p, stage(at.stage), next_chunk, !first_block);
         first_block = false;
-        wgmma_wait<1>(), pin(s);
-        release(with_k);
+        done = products_done<1>();
+        pin(s);
+        release(with_k, done);
         if ((info.y & 1) == 0) rows.mask(s, info.x + own_column);
         float factor[2];
         bool grown = false;
@@ -177,22 +178,23 @@ template <class T, int Head, int Cluster> struct prefill_block {
 #pragma unroll
           for (int h = 0; h < 2; ++h) {
             const float now = factor[h];
-            factor[h] = exp2_fast((largest[h] - now) * c);
+            factor[h] = exp2_approx((largest[h] - now) * c);
             largest[h] = now, sum[h] *= factor[h];
           }
         }
 #pragma unroll
         for (int h = 0; h < 2; ++h) sum[h] += exponentials(s, h, c, largest[h]);
-        wgmma_wait<0>(), pin(o);
-        release(at), advance();
+        done = products_done<0>();
+        pin(o);
+        release_and_advance(done);
         pack_rows<T>(p, s);
         if (grown) {
 #pragma unroll
           for (int e = 0; e < Head / 2; ++e) o[e] *= factor[e / 2 % 2];
         }
       }
-      ptx::barrier_wait(full(at), phase);
-      mma_over_rows<T, Head>(o, p, stage(at), next_chunk, !first_block);
+      kv_ring().consumer_wait(at);
+      mma_over_rows<T, Head>(o, p, stage(at.stage), next_chunk, !first_block);
       float inverse[2];
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
@@ -203,11 +205,12 @@ template <class T, int Head, int Cluster> struct prefill_block {
           g.lse[static_cast<long long>(head) * g.ranges.rows + r] =
               sum[h] > 0 ? largest[h] * g.scale + __logf(sum[h]) : INFINITY;
       }
-      wgmma_wait<0>(), pin(o);
-      release(at), advance();
+      done = products_done<0>();
+      pin(o);
+      release_and_advance(done);
       store_rows<T, Head>(&maps.o, o, inverse[0], inverse[1], q, tile * attention_tile_rows + group * 64, head,
                           1 + group);
-      if (shape::q_buffers == 1 && thread == 0) ptx::wait_for_store_reads<0>(), ptx::barrier_arrive(q_empty(0));
+      if (shape::q_buffers == 1 && thread == 0) q_ring().consumer_release(0, stores_done());
     }
     if (thread == 0) ptx::wait_for_stores();
   }
@@ -221,9 +224,9 @@ __global__ void __launch_bounds__(384, 1)
   extern __shared__ std::uint8_t raw[];
   const std::uint32_t at = ptx::shared_address(raw), base = (at + 1023) & ~1023U;
   std::uint8_t* const memory = raw + (base - at);
-  const tile_scheduler scheduler{(g.ranges.rows + attention_tile_rows - 1) / attention_tile_rows, g.heads / Cluster,
-                                 static_cast<int>(gridDim.x) / Cluster, static_cast<int>(blockIdx.x) / Cluster,
-                                 reinterpret_cast<std::uint16_t*>(memory + shape::order)};
+  const sorted_tiles scheduler{(g.ranges.rows + attention_tile_rows - 1) / attention_tile_rows, g.heads / Cluster,
+                               static_cast<int>(gridDim.x) / Cluster, static_cast<int>(blockIdx.x) / Cluster,
+                               reinterpret_cast<std::uint16_t*>(memory + shape::order)};
   const prefill_block<T, Head, Cluster> block{maps,      g,
                                               base,      reinterpret_cast<int2*>(memory + shape::stage_info),
                                               scheduler, static_cast<int>(blockIdx.x) % Cluster};

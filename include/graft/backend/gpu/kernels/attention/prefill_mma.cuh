@@ -41,18 +41,18 @@ __global__ void __launch_bounds__(128) mma_prefill_kernel(const __grid_constant_
   int block = attended.template from<keys>(0);
   copy_rows<T, Head, shape::rows>(q, g.q, head, row0);
   if (block != INT_MAX) copy_rows<T, Head, keys>(k, g.k, shared_head, block * keys);
-  commit_copies();
+  ptx::commit_copies();
 #pragma unroll 1
   while (block != INT_MAX) {
     wait_for_copies();  // K has arrived, and all warps have read the previous V
     copy_rows<T, Head, keys>(v, g.v, shared_head, block * keys);
-    commit_copies();
+    ptx::commit_copies();
     multiply_nt<T, Head, keys>(s, q + warp * 16 * shape::pitch, k);
     if (!attended.template whole<keys>(block)) mine.mask(s, block * keys + lane % 4 * 2);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const float most = fmaxf(largest[h], row_max(s, h)), shift = most == -INFINITY ? 0 : most;
-      const float factor = exp2_fast((largest[h] - shift) * c);
+      const float factor = exp2_approx((largest[h] - shift) * c);
       sum[h] = sum[h] * factor + exponentials(s, h, c, shift);
       largest[h] = most;
 #pragma unroll
@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(128) mma_prefill_kernel(const __grid_constant_
     block = attended.template from<keys>(block + 1);
     wait_for_copies();  // V has arrived, and all warps have read K
     if (block != INT_MAX) copy_rows<T, Head, keys>(k, g.k, shared_head, block * keys);
-    commit_copies();
+    ptx::commit_copies();
     multiply_trans_b<T, Head>(o, p, v);
   }
   float inverse[2];

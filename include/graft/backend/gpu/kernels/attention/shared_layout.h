@@ -4,14 +4,13 @@
 // A tile of rows or keys consists of column chunks one after the other; a row of a chunk has 32, 64 or 128 bytes and is
 // swizzled over that span, as TMA and wgmma expect. Offsets are in bytes.
 #pragma once
-#include <graft/backend/gpu/kernels/gemm/sm90_layout.h>
+#include <graft/backend/gpu/tile/tile_order.h>
 
 #include <cstdint>
 
 namespace graft::gpu {
 
 inline constexpr int attention_tile_rows = 128;  // query rows per tile, 64 for each of two warpgroups
-inline constexpr int max_scheduled_tiles = 128;  // tiles per CTA that the scheduler can sort
 
 // Attention ranges [3, rows] of a call (graph/rules_model.h): first key, end key, slot of the row's own key.
 struct attention_ranges {
@@ -35,10 +34,10 @@ template <int Head> struct prefill_shape : head_shape<Head> {
   using head = head_shape<Head>;
   static constexpr int keys = Head > 128 ? 64 : 128, q_buffers = Head > 128 ? 1 : 2;
   static constexpr std::uint32_t tile = keys * Head * 2, q = 2 * head::rows_bytes, ring = q_buffers * q;
-  static constexpr std::uint32_t rest = 1024 + 2 * max_scheduled_tiles + 512;  // padding, order, stage info, barriers
+  static constexpr std::uint32_t rest = 1024 + 2 * max_sorted_tiles + 512;  // padding, order, stage info, barriers
   static constexpr int fitting = static_cast<int>((shared_memory_limit - rest - ring) / tile);
   static constexpr int stages = fitting < 8 ? fitting : 8;
-  static constexpr std::uint32_t order = ring + stages * tile, stage_info = order + 2 * max_scheduled_tiles,
+  static constexpr std::uint32_t order = ring + stages * tile, stage_info = order + 2 * max_sorted_tiles,
                                  barriers = stage_info + 16 * stages, bytes = ring + stages * tile + rest;
   static_assert(stages >= 4 && 16 * stages + 8 * (2 * q_buffers + 2 * stages) <= 512 && bytes <= shared_memory_limit);
 };
@@ -53,10 +52,10 @@ template <int Head> struct query_grad_shape : head_shape<Head> {
   static constexpr int keys = 64, blocks = 4;
   static constexpr std::uint32_t scores = 2 * ds_tile, stage = head::rows_bytes + blocks * scores,
                                  ring = 2 * head::rows_bytes;
-  static constexpr std::uint32_t rest = 1024 + 2 * max_scheduled_tiles + 256;
+  static constexpr std::uint32_t rest = 1024 + 2 * max_sorted_tiles + 256;
   static constexpr int fitting = static_cast<int>((shared_memory_limit - rest - ring) / stage);
   static constexpr int stages = fitting < 6 ? fitting : 6;
-  static constexpr std::uint32_t order = ring + stages * stage, stage_info = order + 2 * max_scheduled_tiles,
+  static constexpr std::uint32_t order = ring + stages * stage, stage_info = order + 2 * max_sorted_tiles,
                                  barriers = stage_info + 8 * stages, bytes = ring + stages * stage + rest;
   static_assert(Head <= 128 && stages >= 4 && 8 * stages + 16 * stages <= 256 && bytes <= shared_memory_limit);
 };
@@ -68,20 +67,20 @@ template <int Head> struct key_grad_shape : head_shape<Head> {
   static constexpr int keys = 128, step = 64;
   static constexpr std::uint32_t tile = keys * Head * 2, ring = 4 * tile, stage = 2 * head::rows_bytes,
                                  numbers = 8 * step;
-  static constexpr std::uint32_t rest = 1024 + 2 * max_scheduled_tiles + 256;
+  static constexpr std::uint32_t rest = 1024 + 2 * max_sorted_tiles + 256;
   static constexpr int fitting = static_cast<int>((shared_memory_limit - rest - ring) / (stage + numbers));
   static constexpr int stages = fitting < 6 ? fitting : 6;
   static constexpr std::uint32_t vectors = ring + stages * stage, order = vectors + stages * numbers,
-                                 stage_info = order + 2 * max_scheduled_tiles, barriers = stage_info + 16 + 8 * stages,
+                                 stage_info = order + 2 * max_sorted_tiles, barriers = stage_info + 16 + 8 * stages,
                                  bytes = vectors + stages * numbers + rest;
   static_assert(Head <= 128 && stages >= 3 && 16 + 8 * stages + 8 * (7 + 2 * stages) <= 256 &&
                 bytes <= shared_memory_limit);
 };
 
 // Decode (decode.cuh): a pipeline of tiles of 64 keys or 64 values. Two CTAs share an SM, so that one loads while the
-// other finishes. With few CTAs and long ranges a CTA has the SM to itself and twice the stages (long_pipeline); with more
-// CTAs than fit at once, Warps is 4, the stages are half, four CTAs share an SM and none splits a row. Each group of
-// four warps has a pipeline of its own. The partial sums of the warps reuse the stages.
+// other finishes. With few CTAs and long ranges a CTA has the SM to itself and twice the stages (long_pipeline); with
+// more CTAs than fit at once, Warps is 4, the stages are half, four CTAs share an SM and none splits a row. Each group
+// of four warps has a pipeline of its own. The partial sums of the warps reuse the stages.
 inline constexpr int max_decode_group = 8, max_kv_splits = 8;
 constexpr int decode_stages(int head, bool long_pipeline = false) {
   if (head > 128) return 6;  // one CTA per SM in any case

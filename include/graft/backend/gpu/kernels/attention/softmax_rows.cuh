@@ -12,20 +12,11 @@ namespace graft::gpu {
 
 inline constexpr float log2_e = 1.44269504F;
 
-__device__ __forceinline__ float exp2_fast(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
+using ptx::exp2_approx;
+using ptx::pin;
 // The warpgroup of a thread. The shuffle tells the compiler that the value is uniform over the warp, so that addresses
 // and descriptors derived from it are computed once, in uniform registers.
 __device__ __forceinline__ int warpgroup() { return __shfl_sync(~0U, static_cast<int>(threadIdx.x / 128), 0); }
-
-// Keeps the compiler from moving accesses to accumulators across a wgmma wait or issue; emits no instruction.
-template <int N> __device__ __forceinline__ void pin(float (&d)[N]) {
-#pragma unroll
-  for (int i = 0; i < N; ++i) asm volatile("" : "+f"(d[i])::"memory");
-}
 
 // Issues d = A Bᵀ over the columns of a head; `a_next` and `b_next` are the bytes between column chunks of a tile.
 template <class T, int Head, int N>
@@ -77,8 +68,8 @@ template <int N> __device__ __forceinline__ float exponentials(float (&s)[N], in
 #pragma unroll
   for (int j = 0; j < N / 4; ++j) {
     float &u = s[4 * j + 2 * h], &w = s[4 * j + 2 * h + 1];
-    u = exp2_fast(fmaf(u, c, shift)), x += u;
-    w = exp2_fast(fmaf(w, c, shift)), y += w;
+    u = exp2_approx(fmaf(u, c, shift)), x += u;
+    w = exp2_approx(fmaf(w, c, shift)), y += w;
   }
   return x + y;
 }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Concatenates heads in one pass, [rope(q) | rope(k) | v], with RoPE applied to some parts (plan/rowwise.h):
+// Concatenates heads in one pass, [rope(q) | rope(k) | v], with RoPE applied to some parts (plan/launch/rowwise.h):
 //     (a, b) -> (a cos - b sin, b cos + a sin),   a and b from the two halves of a head
 // The angles of a row are looked up by its position in a table [positions, head].
 #pragma once
 #include <graft/backend/gpu/kernels/elementwise/for_each.cuh>
 #include <graft/backend/gpu/tile/vector8.cuh>
-#include <graft/plan/rowwise.h>
+#include <graft/plan/launch/rowwise.h>
 
 namespace graft::gpu {
 

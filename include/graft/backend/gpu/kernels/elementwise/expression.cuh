@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs elementwise expressions of a plan as one kernel each (plan/expression.h): builds the steps from graph nodes,
-// then chooses a kernel with fixed steps, the interpreter on vectors of eight, the interpreter per element, or a
+// Runs elementwise expressions of a plan as one kernel each (plan/launch/expression.h): builds the steps from graph
+// nodes, then chooses a kernel with fixed steps, the interpreter on vectors of eight, the interpreter per element, or a
 // reduction.
 #pragma once
 #include <graft/backend/gpu/kernels/elementwise/expression_reduce.cuh>

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Interprets an elementwise expression (plan/expression.h) in a kernel: the steps run on a small stack in registers,
-// for one element or for eight neighboring ones. Operands are read with strides along the axes of the result: stride 0
-// repeats an operand along an axis (broadcast), and a transposed operand has its last two strides exchanged.
+// Interprets an elementwise expression (plan/launch/expression.h) in a kernel: the steps run on a small stack in
+// registers, for one element or for eight neighboring ones. Operands are read with strides along the axes of the
+// result: stride 0 repeats an operand along an axis (broadcast), and a transposed operand has its last two strides
+// exchanged.
 #pragma once
 #include <graft/backend/gpu/kernels/elementwise/fixed_expression.cuh>
 #include <graft/backend/gpu/kernels/elementwise/for_each.cuh>
 #include <graft/backend/gpu/kernels/elementwise/pointwise.cuh>
-#include <graft/plan/expression.h>
+#include <graft/plan/launch/expression.h>
 
 namespace graft::gpu {
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gather and scatter: embedding lookups by token id, elements of a matrix by their indices, and the adjoints of both, which
-// add to their output (embedding gradients). Deterministic: every element has one owner that adds in a fixed order, and there
-// are no atomics.
+// Gather and scatter: embedding lookups by token id, elements of a matrix by their indices, and the adjoints of both,
+// which add to their output (embedding gradients). Deterministic: every element has one owner that adds in a fixed
+// order, and there are no atomics.
 #pragma once
 #include <graft/backend/gpu/kernels/elementwise/for_each.cuh>
 #include <graft/backend/gpu/tile/tensor.cuh>
@@ -57,11 +57,13 @@ __host__ __device__ inline int lowest_bit(unsigned bits) {
   return std::countr_zero(bits);
 #endif
 }
-// Links the tokens that have the same id into chains in token order. links[t] is the next token with the id of t, or the number
-// of tokens at the end of a chain; it is stored as -1 - next for every token that does not begin its chain. One team (a warp)
-// per token compares it with its neighbors: tokens² / 32 warp steps at most, less than the columns of the added rows cost.
-// A cub::DeviceRadixSort of (id, token) would need tokens steps alone, but adds eight seconds of nvcc to every file with an
-// embedding layer.
+// Links the tokens that have the same id into chains in token order. links[t] is the next token with the id of t, or
+// the number of tokens at the end of a chain; it is stored as -1 - next for every token that does not begin its chain.
+// One team (a warp) per token compares it with its neighbors, tokens² / 32 warp steps at most. The links are our own
+// although a stable cub::DeviceRadixSort of (id, token) takes fewer steps: a plan states the kernels and the scratch
+// memory of every node while it compiles, without a device (dispatch/targets.h), and the sort has one to six kernels,
+// by the number of tokens, and asks the device for the size of its storage. cub::BlockRadixSort is one kernel, but
+// sorts no more than the registers of a block hold.
 struct equal_id_links {
   const std::int64_t* ids;
   long long tokens;
@@ -116,8 +118,8 @@ template <class On, class Real> status scatter(const On& on, const scatter_add<R
 }
 
 // Adds entries to a matrix at indexed elements. One team per row of the result scans the row indices together, and each
-// thread adds the entries of its own columns in index order, so duplicates are added in a fixed order and nothing is sorted.
-// The scan takes rows · entries / 32 warp steps.
+// thread adds the entries of its own columns in index order, so duplicates are added in a fixed order and nothing is
+// sorted. The scan takes rows · entries / 32 warp steps.
 template <class Real> struct scatter_elements {
   tensor<Real> out, a;
   const std::int64_t* index;  // [2, entries]: rows, then columns

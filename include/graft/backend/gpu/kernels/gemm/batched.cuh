@@ -7,7 +7,7 @@
 // Transposed   operands have their strides exchanged; neighbouring threads always load along the stride of 1.
 // Reduction    Split-K partial sums are added by a second launch in the order of the splits: deterministic.
 #pragma once
-#include <graft/backend/gpu/dispatch/targets.h>
+#include <graft/backend/gpu/dispatch/nodes.h>
 #include <graft/backend/gpu/kernels/elementwise/for_each.cuh>
 #include <graft/backend/gpu/kernels/gemm/batched_mma.cuh>
 #include <graft/backend/gpu/tile/tensor.cuh>

@@ -8,7 +8,9 @@
 // Arguments    The products struct and the grid are those of batched.cuh, which chooses between this kernel and its
 //              own.
 #pragma once
-#include <graft/backend/gpu/kernels/gemm/sm80_mma.cuh>
+#include <graft/backend/gpu/arch/mma_sync.cuh>
+#include <graft/backend/gpu/arch/ptx.cuh>
+#include <graft/backend/gpu/tile/epilogue.cuh>
 #include <graft/backend/gpu/tile/vector8.cuh>
 
 namespace graft::gpu {
@@ -34,15 +36,13 @@ __device__ __forceinline__ void fill(std::uint32_t to, const element_ptr<float>&
     const bool inside = row0 + row < rows && col0 + vec * 8 < cols;
     const long long at = inside ? (row0 + row) * pitch + col0 + vec * 8 : 0;
     if (matrix.type != dtype::f32) {
-      mma::copy(to + swizzled_offset(row, vec), static_cast<const T*>(matrix.at) + at, inside ? 16 : 0);
+      ptx::copy_async16(to + swizzled_offset(row, vec), static_cast<const T*>(matrix.at) + at, inside ? 16 : 0);
       continue;
     }
     float v[8] = {};
     if (inside) load_vec8(v, matrix, at);
     const uint4 bits = narrow_vec8<dtype_of<T>>(v);
-    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to + swizzled_offset(row, vec)), "r"(bits.x),
-                 "r"(bits.y), "r"(bits.z), "r"(bits.w)
-                 : "memory");
+    ptx::store_shared(to + swizzled_offset(row, vec), bits);
   }
 }
 // ldmatrix fragments: 16 rows of the left operand (left) or 16 columns of the right operand (right), 16 of K deep;
@@ -130,12 +130,12 @@ __global__ void __launch_bounds__(stacked::threads) stacked_products(Products p,
       if (n == 0 || !a_stays) fill<T>(stage(n, a_stays), p.matrix(p.a, s), p.a, row0, p.rows, k0, p.depth);
       if (n == 0 || !b_stays) fill<T>(stage(n, b_stays) + tile_bytes, p.matrix(p.b, s), p.b, col0, p.cols, k0, p.depth);
     }
-    asm volatile("cp.async.commit_group;" ::: "memory");
+    ptx::commit_copies();
   };
   float acc[8][4] = {};
   for (int n = 0; n < stages - 1; ++n) request(n);
   for (long long n = 0; n < steps; ++n) {
-    asm volatile("cp.async.wait_group %0;" ::"n"(stages - 2) : "memory");
+    ptx::wait_for_copies<stages - 2>();
     __syncthreads();
     request(n + stages - 1);
     const std::uint32_t a_tile = stage(n, a_stays), b_tile = stage(n, b_stays) + tile_bytes;
@@ -146,7 +146,7 @@ __global__ void __launch_bounds__(stacked::threads) stacked_products(Products p,
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         right(b, b_tile, b_along, j * 16, k, lane);
-        mma::multiply<T>(acc[2 * j], a, b), mma::multiply<T>(acc[2 * j + 1], a, b + 2);
+        ptx::mma_m16n8k16<T>(acc[2 * j], a, b), ptx::mma_m16n8k16<T>(acc[2 * j + 1], a, b + 2);
       }
     }
     if ((n + 1) % range != 0) continue;

@@ -71,10 +71,11 @@ template <class T> class gemm_binding {
   void set_common_rank(int rank, int first) { group_rank_ = rank, group_rank_offset_ = first; }
   bool has_separate_rank() const { return group_rank_offset_ > 0; }
 
-  // Allocates for the sizes and leaves of a layer. `shared` is null where the layer launches more than this GEMM.
+  // Allocates for the sizes and leaves of a layer, whose elements stay where they are. `shared` is null where the layer
+  // launches more than this GEMM.
   status bind(cudaStream_t stream, const size_values& s, const leaf_views& leaves, shared_adapter_args<T>* shared,
               const dequantized_buffer* dequantized_weight) {
-    sizes_ = s, leaves_ = &leaves, dequantized_ = dequantized_weight,
+    sizes_ = s, leaves_ = leaves.data(), dequantized_ = dequantized_weight,
     shared_ = shared != nullptr && shared->used ? shared : nullptr;
     weight_update_ = updated_weight_at(*g_, slots_.weight), weight_owner_ = nullptr;
     weight_update_.found = weight_update_.found && leaf_of(weight_update_.base).type == dtype_of<T> &&
@@ -337,7 +338,7 @@ template <class T> class gemm_binding {
            reinterpret_cast<std::uintptr_t>(v.data) % 16 == 0;
   }
   const view& leaf() const { return leaf_of(slots_.weight); }
-  const view& leaf_of(id i) const { return (*leaves_)[unshaped(*g_, i)]; }
+  const view& leaf_of(id i) const { return leaves_[unshaped(*g_, i)]; }
   bool weight_is_nn() const { return (weight_in_place() || weight_update_.found) && !slots_.weight_is_nt; }
   const void* own_weight() const {
     if (weight_owner_ != nullptr) return weight_owner_->own_weight();
@@ -384,7 +385,7 @@ template <class T> class gemm_binding {
   const graph* g_ = nullptr;
   gemm_slots slots_;
   size_values sizes_;
-  const leaf_views* leaves_ = nullptr;
+  const view* leaves_ = nullptr;  // by node; their memory does not move with the binding of the layer
   shared_adapter_args<T>* shared_ = nullptr;
   const dequantized_buffer* dequantized_ = nullptr;
   bool pads_ = false;

@@ -2,7 +2,7 @@
 // Sources of a low-rank branch: which graph values packing reads for A and B, each possibly times a scalar.
 #pragma once
 #include <graft/derive/traversal.h>
-#include <graft/plan/gemm.h>
+#include <graft/plan/launch/gemm_slots.h>
 
 namespace graft::gpu {
 

@@ -3,6 +3,7 @@
 // updates tensor map addresses where tensors changed; another count is bound in place of the least recently used one.
 #pragma once
 #include <graft/backend/gpu/kernels/gemm/launch.cuh>
+#include <graft/backend/lru_cache.h>
 
 namespace graft::gpu {
 
@@ -27,26 +28,25 @@ class gemm_launch_cache {
     p.m = m, p.plain = residual == nullptr && fixed_operands_.act == activation::none;
     for (const void* pointer : {x, static_cast<const void*>(y), residual})
       p.aligned = p.aligned && reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0;
-    cached_launch* oldest = &cached_launches_[0];
-    for (cached_launch& k : cached_launches_) {
-      if (k.used > 0 && k.m == m && k.aligned == p.aligned && k.residual == (residual != nullptr) &&
-          k.fused_wgrads[0] == p.fused_wgrads[0] && k.fused_wgrads[1] == p.fused_wgrads[1]) {
-        if (status s = set_tensors(k.bound, x, y, residual); !s) return s.failure();
-        if (status s = set_tensors(k.bound, p.type, sums); !s) return s.failure();
-        return k.used = ++calls_, &k.bound;
-      }
-      if (k.used < oldest->used) oldest = &k;
+    const bool has_residual = residual != nullptr;
+    const auto same = [&](const cached_launch& k) {
+      return k.m == m && k.aligned == p.aligned && k.residual == has_residual &&
+             k.fused_wgrads[0] == p.fused_wgrads[0] && k.fused_wgrads[1] == p.fused_wgrads[1];
+    };
+    if (cached_launch* const k = cached_launches_.find(same)) {
+      if (status s = set_tensors(k->bound, x, y, residual); !s) return s.failure();
+      if (status s = set_tensors(k->bound, p.type, sums); !s) return s.failure();
+      return &k->bound;
     }
     const device_guard here(home_device_);  // the device of the layer's tensors
     gemm_operands o = fixed_operands_;
     o.x = x, o.y = y, o.residual = residual, o.sums[0] = sums[0], o.sums[1] = sums[1];
-    oldest->used = 0;  // invalid until it is bound completely
     const result<gemm_choice> chosen = choice(p, o);
     if (!chosen) return chosen.failure();
-    if (status s = bind(oldest->bound, *kernels_, p, *chosen, o); !s) return s.failure();
-    oldest->m = m, oldest->aligned = p.aligned, oldest->residual = residual != nullptr;
-    oldest->fused_wgrads[0] = p.fused_wgrads[0], oldest->fused_wgrads[1] = p.fused_wgrads[1];
-    return oldest->used = ++calls_, &oldest->bound;
+    cached_launch fresh{m, p.aligned, has_residual, {p.fused_wgrads[0], p.fused_wgrads[1]}, {}};
+    cached_launch& made = cached_launches_.add(std::move(fresh), 4);
+    if (status s = bind(made.bound, *kernels_, p, *chosen, o); !s) return cached_launches_.drop_newest(), s.failure();
+    return &made.bound;
   }
 
  private:
@@ -57,9 +57,9 @@ class gemm_launch_cache {
     return kernels_->timed.product(*kernels_, device_, p, o);
   }
   struct cached_launch {
-    long long m = 0, used = 0;  // used: the call that used it last; 0: never
-    bool aligned = false, residual = false;
-    fused_wgrad_shape fused_wgrads[2]{};
+    long long m;
+    bool aligned, residual;
+    fused_wgrad_shape fused_wgrads[2];
     prepared_gemm bound;
   };
   const gemm_kernel_set* kernels_ = nullptr;
@@ -67,8 +67,7 @@ class gemm_launch_cache {
   gemm_problem shape_;
   gemm_operands fixed_operands_;
   int home_device_ = 0;
-  long long calls_ = 0;
-  cached_launch cached_launches_[4];
+  lru_cache<cached_launch> cached_launches_;
 };
 
 }  // namespace graft::gpu

@@ -11,9 +11,11 @@
 // Branch       U and B extend the K loop after the last step of x and W.
 // Limits       k is a multiple of 8. Rows and vectors beyond the matrices are filled with zeros.
 #pragma once
+#include <graft/backend/gpu/arch/mma_sync.cuh>
 #include <graft/backend/gpu/arch/ptx.cuh>
 #include <graft/backend/gpu/kernels/gemm/tile_args.h>
 #include <graft/backend/gpu/tile/epilogue.cuh>
+#include <graft/backend/gpu/tile/loaders.cuh>
 
 namespace graft::gpu {
 
@@ -21,25 +23,6 @@ namespace mma {
 inline constexpr int tile = 128, deep = 32, stages = 3, threads = 256;
 inline constexpr int stage_bytes = 2 * tile * deep * 2;
 
-// cp.async of 16 bytes; with `bytes` = 0 the destination is filled with zeros.
-__device__ __forceinline__ void copy(std::uint32_t to, const void* from, int bytes) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
-}
-template <class T> __device__ void multiply(float (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t* b);
-template <>
-__device__ __forceinline__ void multiply<__nv_bfloat16>(float (&d)[4], const std::uint32_t (&a)[4],
-                                                        const std::uint32_t* b) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}
-template <>
-__device__ __forceinline__ void multiply<__half>(float (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t* b) {
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}
 // Byte offset of the 16-byte vector `vec` of `row` in a tile with 64-byte rows, swizzled against bank conflicts.
 __device__ __forceinline__ std::uint32_t vec_offset(int row, int vec) {
   return static_cast<std::uint32_t>(row * 64 + ((vec ^ ((row >> 1) & 3)) << 4));
@@ -48,12 +31,13 @@ __device__ __forceinline__ std::uint32_t vec_offset(int row, int vec) {
 template <class T>
 __device__ __forceinline__ void copy_tile(std::uint32_t to, const T* from, long long rows, int cols, long long row0,
                                           int col0) {
-#pragma unroll
-  for (int e = threadIdx.x; e < tile * 4; e += threads) {
-    const int row = e / 4, vec = e % 4, col = col0 + vec * 8;
-    const bool inside = row0 + row < rows && col < cols;
-    copy(to + vec_offset(row, vec), inside ? from + (row0 + row) * cols + col : from, inside ? 16 : 0);
-  }
+  copy_tile_async<tile, 4, threads>(
+      static_cast<int>(threadIdx.x), [&](int row, int vec) { return to + vec_offset(row, vec); },
+      [&](int row, int vec) -> vector_source {
+        const int col = col0 + vec * 8;
+        const bool inside = row0 + row < rows && col < cols;
+        return {inside ? from + (row0 + row) * cols + col : from, inside};
+      });
 }
 // MN-major tile of an NN weight, stored [cols, rows]: one row of 256 bytes per element of K.
 __device__ __forceinline__ std::uint32_t mn_major_offset(int inner, int vec) {
@@ -61,13 +45,13 @@ __device__ __forceinline__ std::uint32_t mn_major_offset(int inner, int vec) {
 }
 template <class T>
 __device__ __forceinline__ void copy_tile_nn(std::uint32_t to, const T* from, int rows, int cols, int row0, int col0) {
-#pragma unroll
-  for (int e = threadIdx.x; e < tile * 4; e += threads) {
-    const int inner = e / 16, vec = e % 16, row = row0 + vec * 8;
-    const bool inside = col0 + inner < cols && row < rows;
-    copy(to + mn_major_offset(inner, vec), inside ? from + (col0 + inner) * static_cast<long long>(rows) + row : from,
-         inside ? 16 : 0);
-  }
+  copy_tile_async<deep, 16, threads>(
+      static_cast<int>(threadIdx.x), [&](int inner, int vec) { return to + mn_major_offset(inner, vec); },
+      [&](int inner, int vec) -> vector_source {
+        const int row = row0 + vec * 8;
+        const bool inside = col0 + inner < cols && row < rows;
+        return {inside ? from + (col0 + inner) * static_cast<long long>(rows) + row : from, inside};
+      });
 }
 }  // namespace mma
 
@@ -93,12 +77,12 @@ template <class T> __device__ __forceinline__ void multiply_by_mma(const tile_ar
       else
         copy_tile(to + stage_bytes / 2, static_cast<const T*>(branch ? g.adapter.b : g.w), g.n, cols, n0, col);
     }
-    asm volatile("cp.async.commit_group;" ::: "memory");
+    ptx::commit_copies();
   };
   float acc[4][4][4] = {};
   for (int s = 0; s < stages - 1; ++s) fill(s);
   for (int step = 0; step < steps; ++step) {
-    asm volatile("cp.async.wait_group %0;" ::"n"(stages - 2) : "memory");
+    ptx::wait_for_copies<stages - 2>();
     __syncthreads();
     fill(step + stages - 1);
     const std::uint32_t x = base + step % stages * stage_bytes, w = x + stage_bytes / 2;
@@ -125,7 +109,7 @@ template <class T> __device__ __forceinline__ void multiply_by_mma(const tile_ar
 #pragma unroll
       for (int i = 0; i < 4; ++i)
 #pragma unroll
-        for (int j = 0; j < 4; ++j) multiply<T>(acc[i][j], a[i], &b[j / 2][j % 2 * 2]);
+        for (int j = 0; j < 4; ++j) ptx::mma_m16n8k16<T>(acc[i][j], a[i], &b[j / 2][j % 2 * 2]);
     }
   }
   const epilogue_args<T> epilogue = g.template epilogue<T>();

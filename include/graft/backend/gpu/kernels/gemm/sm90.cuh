@@ -6,7 +6,10 @@
 //
 // Tiles        A cluster of two thread blocks computes 256 x TileN of y (TileN is 128 or 256), 64 of k per stage. Each
 //              block has 128 rows; it loads its own x tile and half of the W tile, which it multicasts to both blocks.
-// Work split   Cluster i takes tiles i, i + clusters, …; tile_at() in sm90_layout.h orders the tiles for reuse in L2.
+// Work split   Cluster i takes tiles i, i + clusters, …; grouped_tiles in tile_order.h orders the tiles for reuse in
+//              L2.
+// Pipeline     Stages of x, W and A; after the mainloop the same stages bring B or R, and the residual. A stage is
+//              released to both blocks of the cluster, one group of products after it was read.
 // Warp roles   Warp 0: one producer thread issues all TMA loads. Warps 1 to 3, where Rank > 0: helpers that reduce and
 //              fetch U. Warpgroups 1 and 2: consumers of 64 rows each, wgmma m64nTileNk16 and the epilogue.
 // Branch       U Bᵀ extends the K loop, [x | U] · [W | B]ᵀ. With Rank = 0 an earlier launch computed U, and `extra`
@@ -30,6 +33,8 @@
 #include <graft/backend/gpu/kernels/gemm/sm90_epilogue.cuh>
 #include <graft/backend/gpu/kernels/gemm/sm90_layout.h>
 #include <graft/backend/gpu/tile/epilogue.cuh>
+#include <graft/backend/gpu/tile/exchange.cuh>
+#include <graft/backend/gpu/tile/pipeline.cuh>
 
 #include <type_traits>
 
@@ -108,22 +113,16 @@ struct gemm_block {
   int k_steps, tiles, first, stride;
   BranchLoader branch_loader;
 
-  __device__ std::uint32_t full(int q) const { return base + shape::barriers + 8 * q; }
-  __device__ std::uint32_t empty(int q) const { return full(shape::stages + q); }
-  __device__ std::uint32_t slice_stored() const { return full(2 * shape::stages); }
-  __device__ std::uint32_t u_ready() const { return slice_stored() + 8; }
-  __device__ std::uint32_t u_consumed() const { return slice_stored() + 16; }
+  __device__ pipeline ring() const { return {base + shape::barriers, shape::stages}; }
+  __device__ std::uint32_t slice_stored() const { return base + shape::barriers + pipeline::bytes(shape::stages); }
+  __device__ pipeline u_ring() const { return {slice_stored() + 8, 1}; }  // U of a tile, from the helpers
   __device__ std::uint32_t stage(int q) const { return base + q * shape::stage; }
 
   __device__ void start() {
     if (threadIdx.x == 0) {
-      for (int i = 0; i < shape::stages; ++i) {
-        ptx::barrier_init(full(i), 1);
-        ptx::barrier_init(empty(i), 4);  // two warpgroups of two blocks
-      }
+      for (int i = 0; i < shape::stages; ++i) ring().init(i, 1, 4);  // released by two warpgroups of two blocks
       ptx::barrier_init(slice_stored(), 256);
-      ptx::barrier_init(u_ready(), helpers);
-      ptx::barrier_init(u_consumed(), 256);
+      u_ring().init(0, helpers, 256);
       ptx::barrier_init_fence();
     }
     ptx::cluster_sync();
@@ -142,11 +141,7 @@ struct gemm_block {
 
   // ---- producer: one thread -----------------------------------------------------------------------------------------
   __device__ void produce() {
-    int q = 0;
-    std::uint32_t phase = 1;
-    auto advance = [&] {
-      if (++q == shape::stages) q = 0, phase ^= 1;
-    };
+    pipeline_state to = pipeline_state::producer();
     for (int t = first; t < tiles; t += stride) {
       const tile_coord at = g.tile_at(t, rank);
       const k_slice mine = g.slice(at.n_tile, k_steps);
@@ -154,17 +149,17 @@ struct gemm_block {
       const typename BranchLoader::loads branch = branch_loader.of(g, at.m_block);
       const int begin = owner ? mine.start : 0;
       auto with_a = [&](int s) { return owner && s >= mine.from && s < mine.to; };
-      auto load_w = [&](int s, int to) {
+      auto load_w = [&](int s, int q) {
         const int k = begin + s < k_steps ? begin + s : begin + s - k_steps;
-        ptx::barrier_arrive_expect_tx(full(to), shape::x + shape::w + (with_a(s) ? branch.a_bytes() : 0));
-        const std::uint32_t half = stage(to) + shape::x + rank * (shape::w / 2);
+        const std::uint32_t full = ring().producer_commit(q, shape::x + shape::w + (with_a(s) ? branch.a_bytes() : 0));
+        const std::uint32_t half = stage(q) + shape::x + rank * (shape::w / 2);
         const int column = at.n_tile * TileN + rank * (TileN / 2);
         if constexpr (WeightNN) {
 #pragma unroll
           for (int i = 0; i < TileN / 128; ++i)
-            ptx::load_tile_multicast(half + i * nn_box_bytes, &maps.w, column + i * 64, k * 64, full(to), 3);
+            ptx::load_tile_multicast(half + i * nn_box_bytes, &maps.w, column + i * 64, k * 64, full, 3);
         } else {
-          ptx::load_tile_multicast(half, &maps.w, k * 64, column, full(to), 3);
+          ptx::load_tile_multicast(half, &maps.w, k * 64, column, full, 3);
         }
       };
       int early = 0;  // weights are not written by the preceding kernel, so they may be read before the wait
@@ -174,29 +169,30 @@ struct gemm_block {
       }
       for (int s = 0; s < k_steps; ++s) {
         const int k = begin + s < k_steps ? begin + s : begin + s - k_steps;
-        if (s >= early) ptx::barrier_wait(empty(q), phase), load_w(s, q);
-        ptx::load_tile(stage(q), &maps.x, k * 64, at.m_block * 128, full(q));
-        if (with_a(s)) branch.load_a(stage(q) + shape::x + shape::w, k, full(q));
-        advance();
+        if (s >= early) ring().producer_acquire(to), load_w(s, to.stage);
+        ptx::load_tile(stage(to.stage), &maps.x, k * 64, at.m_block * 128, ring().full(to.stage));
+        if (with_a(s)) branch.load_a(stage(to.stage) + shape::x + shape::w, k, ring().full(to.stage));
+        to.advance(shape::stages);
       }
       constexpr bool b_alone = Rank > 0 || BranchLoader::rotates;
       const int branch_steps = b_alone ? 1 : g.branch_steps;
       for (int s = 0; s < branch_steps; ++s) {
-        ptx::barrier_wait(empty(q), phase);
-        ptx::barrier_arrive_expect_tx(full(q), branch.b_bytes() + (b_alone ? 0 : 128 * g.branch_pitch()));
-        if (!b_alone) ptx::load_tile(stage(q), &maps.s, s * 64, at.m_block * 128, full(q));
-        branch.load_b(stage(q) + shape::x, s, at.n_tile, rank, full(q));
-        advance();
+        ring().producer_acquire(to);
+        const std::uint32_t full =
+            ring().producer_commit(to.stage, branch.b_bytes() + (b_alone ? 0 : 128 * g.branch_pitch()));
+        if (!b_alone) ptx::load_tile(stage(to.stage), &maps.s, s * 64, at.m_block * 128, full);
+        branch.load_b(stage(to.stage) + shape::x, s, at.n_tile, rank, full);
+        to.advance(shape::stages);
       }
       for (int chunk = 0; g.residual != nullptr && chunk < TileN / 64; chunk += shape::residual_chunks_per_stage) {
         const int left = TileN / 64 - chunk,
                   count = left < shape::residual_chunks_per_stage ? left : shape::residual_chunks_per_stage;
-        ptx::barrier_wait(empty(q), phase);
-        ptx::barrier_arrive_expect_tx(full(q), count * shape::residual_chunk);
+        ring().producer_acquire(to);
+        const std::uint32_t full = ring().producer_commit(to.stage, count * shape::residual_chunk);
         for (int i = 0; i < count; ++i)
-          ptx::load_tile(stage(q) + i * shape::residual_chunk, &maps.residual, at.n_tile * TileN + (chunk + i) * 64,
-                         at.m_block * 128, full(q));
-        advance();
+          ptx::load_tile(stage(to.stage) + i * shape::residual_chunk, &maps.residual,
+                         at.n_tile * TileN + (chunk + i) * 64, at.m_block * 128, full);
+        to.advance(shape::stages);
       }
     }
   }
@@ -253,36 +249,38 @@ struct gemm_block {
   }
   __device__ void help() {
     const int helper = threadIdx.x - 32;
-    std::uint32_t slice_phase = 0, s_phase = 1;
+    std::uint32_t slice_phase = 0;
+    pipeline_state u = pipeline_state::producer();
     ptx::wait_for_dependency();  // the preceding kernel may use the same counters until it ends
     for (int t = first; t < tiles; t += stride) {
       const tile_coord at = g.tile_at(t, rank);
       std::uint32_t* published = g.counters + at.m_block * 4;
+      const arrival_counter stored{published}, reduced{published + 1};
       int thread = helper;
-      asm volatile("" : "+r"(thread));  // prevents hoisting of the addresses below, which would spill registers
+      ptx::keep(thread);  // prevents hoisting of the addresses below, which would spill registers
       const bool owner = at.n_tile < g.owners;
       if (owner) {
         ptx::barrier_wait(slice_stored(), slice_phase), slice_phase ^= 1;
         if (helper == 0) branch_loader.set_branches(at.m_block);  // consumers have finished the preceding tile
         if (helper == 0) {
-          ptx::add_acquire_release(published, 1);  // release is cumulative: it covers the consumers' stores too
-          while (ptx::load_acquire(published) != static_cast<std::uint32_t>(g.owners)) __nanosleep(20);
+          stored.arrive_acquire();
+          stored.wait_for<20>(g.owners);
         }
         ptx::named_barrier(1, helpers);
         reduce(at, thread);
         ptx::named_barrier(1, helpers);
-        if (helper == 0) ptx::add_acquire_release(published + 1, 1);
+        if (helper == 0) reduced.arrive_acquire();
       }
-      if (helper == 0)
-        while (ptx::load_acquire(published + 1) != static_cast<std::uint32_t>(g.owners)) __nanosleep(20);
+      if (helper == 0) reduced.wait_for<20>(g.owners);
       ptx::named_barrier(1, helpers);
-      ptx::barrier_wait(u_consumed(), s_phase), s_phase ^= 1;
+      u_ring().producer_acquire(u);
       if (helper == 0 && !owner) branch_loader.set_branches(at.m_block);
       fetch(at, thread);
-      ptx::barrier_arrive(u_ready());
+      u_ring().producer_commit(0);
+      u.advance(1);
       // The last user of the counters resets them to zero for the next launch or graph replay.
       const int users = g.n_tiles() + (at.m_block * 128 < g.m ? g.waiting_wgrad_blocks : 0);
-      if (helper == 0 && ptx::add_acquire_release(published + 2, 1) == static_cast<std::uint32_t>(users) - 1)
+      if (helper == 0 && arrival_counter{published + 2}.arrive_last(users))
         published[0] = published[1] = published[2] = 0;
     }
   }
@@ -292,21 +290,17 @@ struct gemm_block {
   template <bool Rotates>
   using epilogue_stage =
       std::conditional_t<Rotates, tile_rotation<T, TileN, gemm_block>, tile_residual<T, TileN, gemm_block>>;
-  __device__ __forceinline__ void release(const consumer& c, int q) const {
-    if (c.thread < 2) ptx::barrier_arrive_cluster(empty(q), c.thread);
+  // Both blocks of the cluster multicast into a stage, so that it is released to both.
+  __device__ __forceinline__ void release(const consumer& c, int q, reads_done done) const {
+    if (c.thread < 2) ring().consumer_release(q, c.thread, done);
   }
   __device__ __forceinline__ std::uint32_t next_stage(const consumer& c) const {
-    ptx::barrier_wait(full(c.q), c.phase);
-    return stage(c.q);
+    ring().consumer_wait(c.at);
+    return stage(c.at.stage);
   }
-  // Keeps one group of products in flight and releases the stage that the preceding group read.
   __device__ __forceinline__ void finish_step(consumer& c) const {
-    wgmma_commit();
-    wgmma_wait<1>();
-    if (c.before >= 0) release(c, c.before);
-    c.before = c.q;
+    c.at.commit(shape::stages, true, [&](int before, reads_done done) { release(c, before, done); });
     ++c.step;
-    if (++c.q == shape::stages) c.q = 0, c.phase ^= 1;
   }
   template <bool Shrink>
   __device__ __forceinline__ void k_step(consumer& c, float (&acc)[TileN / 2], float (&s)[shrink_columns / 2],
@@ -326,7 +320,7 @@ struct gemm_block {
   // products of this step run.
   __device__ __forceinline__ void prologue_step(consumer& c, float (&acc)[TileN / 2], const scaled_x<T>& now,
                                                 scaled_x<T>& next) const {
-    const int q = c.q;
+    const int q = c.at.stage;
     const std::uint64_t w = w_descriptor(stage(q) + shape::x);
     wgmma_fence();
 #pragma unroll
@@ -334,10 +328,9 @@ struct gemm_block {
       wgmma<T, TileN>::template registers<WeightNN>(acc, now.x[kk], w + next_k * kk, c.step > 0 || kk > 0);
     wgmma_commit();
     ++c.step;
-    if (++c.q == shape::stages) c.q = 0, c.phase ^= 1;
+    c.at.advance(shape::stages);
     if (c.step < k_steps) next.load(next_stage(c), c), next.load_factors(g.adapter.prologue, c, c.step + 2);
-    wgmma_wait<0>();
-    release(c, q);
+    release(c, q, products_done<0>());  // the products have used x, which they have in registers
   }
   __device__ __forceinline__ void prologue_steps(consumer& c, float (&acc)[TileN / 2]) const {
     scaled_x<T> even, odd;
@@ -386,18 +379,23 @@ struct gemm_block {
   }
   // Rank > 0: the last step of a tile, U Bᵀ, with U from shared memory as the A operand in registers.
   __device__ __forceinline__ void expand(consumer& c, float (&acc)[TileN / 2]) const {
-    ptx::barrier_wait(u_ready(), c.s_phase), c.s_phase ^= 1;
+    u_ring().consumer_wait(c.u);
+    c.u.advance(1);
     const std::uint32_t from =
         base + shape::s_at + (c.group * 64 + c.warp * 16 + c.lane / 4) * shape::s_pitch + (c.lane % 4) * 4;
     std::uint32_t s[shrink_columns / 16][4], branch_offset[shrink_columns / 16];
+    register_reads reads(g.owners);
 #pragma unroll
     for (int kk = 0; kk < shrink_columns / 16; ++kk) {
       branch_offset[kk] = branch_loader.branch_offset(kk);
       s[kk][0] = ptx::load_shared(from + kk * 32), s[kk][1] = ptx::load_shared(from + kk * 32 + 8 * shape::s_pitch);
       s[kk][2] = ptx::load_shared(from + kk * 32 + 16);
       s[kk][3] = ptx::load_shared(from + kk * 32 + 16 + 8 * shape::s_pitch);
+#pragma unroll
+      for (const std::uint32_t word : s[kk]) reads.add(word);
+      reads.add(branch_offset[kk]);
     }
-    ptx::barrier_arrive(u_consumed());
+    reads.release(u_ring(), 0);
     const std::uint32_t b = next_stage(c) + shape::x;
     if (branch_loader.has_branch(branch_offset[0])) {
       wgmma_fence();
@@ -415,7 +413,7 @@ struct gemm_block {
     for (int t = first; t < tiles; t += stride) {
       const tile_coord at = g.tile_at(t, rank);
       float acc[TileN / 2], none[shrink_columns / 2];
-      c.step = 0, c.before = -1;
+      c.step = 0, c.at.in_flight = -1;
       if constexpr (Rank > 0)
         if (at.n_tile < g.owners) shrink(c, acc, at);
       if constexpr (Prologue) prologue_steps(c, acc);
@@ -428,8 +426,8 @@ struct gemm_block {
           maps.y, maps.before, g.stores_pre_epilogue, epilogue, base + shape::out, c, at};
       column_values<shape::round> scale;  // loaded early to hide the latency
       if (epilogue.scale != nullptr) write.load(scale, epilogue.scale, 0);
-      wgmma_wait<0>();
-      if (!Prologue) release(c, c.before);
+      const reads_done done = products_done<0>();
+      if (!Prologue) release(c, c.at.in_flight, done);
       branch_loader.finish(acc, c, at);
       write(acc, scale, epilogue_stage<BranchLoader::rotates>{*this, c});
     }

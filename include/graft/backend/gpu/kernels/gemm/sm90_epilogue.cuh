@@ -7,8 +7,17 @@
 #include <graft/backend/gpu/arch/ptx.cuh>
 #include <graft/backend/gpu/kernels/gemm/sm90_layout.h>
 #include <graft/backend/gpu/tile/epilogue.cuh>
+#include <graft/backend/gpu/tile/pipeline.cuh>
 
 namespace graft::gpu {
+
+// State of a consumer thread: its position in the block and in the pipeline.
+struct gemm_consumer {
+  int group, thread, warp, lane;  // warpgroup 0 or 1; thread, warp and lane inside it
+  wgmma_pipeline_state at;
+  int step = 0;      // k step of the tile
+  pipeline_state u;  // of the shrink result
+};
 
 // The residual of a tile. The producer loads it through the pipeline after the last k step, so that its latency
 // overlaps with the mainloop: 128 x 64 at a time, in the order in which the epilogue stores columns.
@@ -21,8 +30,9 @@ template <class T, int TileN, class Block> struct tile_residual {
 
   __device__ __forceinline__ void add_to(float (&acc)[TileN / 2], int chunk) const {
     const int index_in_stage = chunk % shape::residual_chunks_per_stage, row = c.warp * 16 + c.lane % 16;
-    if (index_in_stage == 0) ptx::barrier_wait(block.full(c.q), c.phase);
-    const std::uint32_t from = block.stage(c.q) + index_in_stage * shape::residual_chunk + (c.group * 64 + row) * 128;
+    if (index_in_stage == 0) block.ring().consumer_wait(c.at);
+    const std::uint32_t from =
+        block.stage(c.at.stage) + index_in_stage * shape::residual_chunk + (c.group * 64 + row) * 128;
 #pragma unroll
     for (int kk = 0; kk < 4; ++kk) {
       std::uint32_t v[4];
@@ -34,12 +44,12 @@ template <class T, int TileN, class Block> struct tile_residual {
       }
     }
   }
-  // Called after a barrier of the warpgroup. The last chunk of a stage releases the stage.
-  __device__ __forceinline__ void release_chunk(int chunk) const {
+  // The last chunk of a stage releases the stage.
+  __device__ __forceinline__ void release_chunk(int chunk, reads_done done) const {
     if (chunk % shape::residual_chunks_per_stage != shape::residual_chunks_per_stage - 1 && chunk + 1 != TileN / 64)
       return;
-    block.release(c, c.q);
-    if (++c.q == shape::stages) c.q = 0, c.phase ^= 1;
+    block.release(c, c.at.stage, done);
+    c.at.advance(shape::stages);
   }
 };
 
@@ -65,9 +75,9 @@ template <class T, int TileN, class Shape, bool HasActivation> struct tile_write
   }
   // Stores chunks c0 to c0 + round - 1. of(chunk, j) points to this thread's four results of column group j (eight
   // columns) of a chunk. With `in_turns` the shared memory written next was last used `chunks` stores ago, otherwise by
-  // the preceding store.
+  // the preceding store. What the results were computed from has been read when it returns.
   template <class Of>
-  __device__ __forceinline__ void store(const CUtensorMap& to, const Of& of, int c0, bool in_turns) const {
+  __device__ __forceinline__ reads_done store(const CUtensorMap& to, const Of& of, int c0, bool in_turns) const {
     const std::uint32_t out = chunks_at + c.group * Shape::chunks * Shape::chunk;
     const int row = c.warp * 16 + (c.lane % 8) + 8 * ((c.lane / 8) & 1);
     if (c.thread == 0) {  // wait until the earlier TMA store from this shared memory has read it
@@ -88,13 +98,14 @@ template <class T, int TileN, class Shape, bool HasActivation> struct tile_write
             out + (chunk % Shape::chunks) * Shape::chunk + row * 128 + (((j + c.lane / 16) ^ (row & 7)) << 4), packed);
       }
     ptx::fence_async_shared();
-    ptx::named_barrier(2 + c.group, 128);
+    const reads_done done = barrier_done(2 + c.group, 128);
     if (c.thread == 0) {
 #pragma unroll
       for (int chunk = c0; chunk < c0 + round; ++chunk)
         ptx::store_tile(&to, at.n_tile * TileN + chunk * 64, at.m_block * 128 + c.group * 64,
                         out + (chunk % Shape::chunks) * Shape::chunk);
     }
+    return done;
   }
   __device__ __forceinline__ void activate(float (&acc)[TileN / 2], int c0) const {
     if (epilogue.act == activation::relu) {  // one instruction per element
@@ -130,9 +141,9 @@ template <class T, int TileN, class Shape, bool HasActivation> struct tile_write
     static_assert(round == 1);
     float rotated_acc[2][16];
     fused_rotation.of(rotated_acc, acc, chunk);
-    store(
+    const reads_done done = store(
         y, [&](int, int j) { return rotated_acc[j / 4] + j % 4 * 4; }, chunk, !stores_pre_epilogue);
-    fused_rotation.release_chunk(chunk);
+    fused_rotation.release_chunk(chunk, done);
   }
   template <class Residual>
   __device__ __forceinline__ void store_epilogue(float (&acc)[TileN / 2], column_values<round>& scale,
@@ -152,11 +163,11 @@ template <class T, int TileN, class Shape, bool HasActivation> struct tile_write
     if (epilogue.residual != nullptr)
 #pragma unroll
       for (int chunk = c0; chunk < c0 + round; ++chunk) residual.add_to(acc, chunk);
-    store(
+    const reads_done done = store(
         y, [&](int chunk, int j) { return acc + chunk * 32 + j * 4; }, c0, !stores_pre_epilogue);
     if (epilogue.residual != nullptr)
 #pragma unroll
-      for (int chunk = c0; chunk < c0 + round; ++chunk) residual.release_chunk(chunk);
+      for (int chunk = c0; chunk < c0 + round; ++chunk) residual.release_chunk(chunk, done);
   }
 };
 

@@ -8,6 +8,8 @@
 //              others run the GEMM tiles of sm90.cuh.
 // Warp roles   Thread 0: producer, 6 stages of 128 tokens x 64 columns of Z and Q. Warps 4 to 11: each thread
 //              multiplies 8 neighbouring columns of every 32nd token.
+// Pipeline     A stage is released by one lane of each warp, with its words as register reads, before they are
+//              multiplied.
 // Reduction    After a unit: over lanes, then over the 8 warps in their order. No atomics: bitwise deterministic.
 // Measured     62 bytes per clock, which is what one multiprocessor can load: 67 MB take as many clocks as the tiles of
 //              a 4096 x 4096 x 4096 product.
@@ -34,8 +36,7 @@ template <class T> struct column_wgrad_block {
   std::uint32_t base;
   int block;
 
-  __device__ std::uint32_t full(int i) const { return base + ring::barriers + 8 * i; }
-  __device__ std::uint32_t empty(int i) const { return full(ring::stages + i); }
+  __device__ pipeline stages() const { return {base + ring::barriers, ring::stages}; }
   __device__ int token_blocks() const { return (tokens + 127) / 128; }
   __device__ int units() const { return (s.job[0].columns + ring::columns - 1) / ring::columns; }
   __device__ int first() const { return units() * block / s.blocks; }
@@ -43,25 +44,23 @@ template <class T> struct column_wgrad_block {
 
   __device__ void start() const {
     if (threadIdx.x == 0) {
-      for (int i = 0; i < ring::stages; ++i) ptx::barrier_init(full(i), 1), ptx::barrier_init(empty(i), ring::warps);
+      for (int i = 0; i < ring::stages; ++i) stages().init(i, 1, ring::warps);
       ptx::barrier_init_fence();
     }
     __syncthreads();
     ptx::launch_dependents();
   }
   __device__ void produce() const {
-    int q = 0;
-    std::uint32_t phase = 1;
+    pipeline_state at = pipeline_state::producer();
     ptx::wait_for_dependency();
     for (int u = first(); u < last(); ++u)
       for (int b = 0; b < token_blocks(); ++b) {
-        const std::uint32_t to = base + q * ring::stage;
-        ptx::barrier_wait(empty(q), phase);
-        ptx::barrier_arrive_expect_tx(full(q), ring::stage);
-        ptx::load_tile(to, &maps.z[0], u * ring::columns, b * 128,
-                       full(q));  // the GEMM tiles read Z too
-        ptx::load_tile(to + ring::box, &maps.q[0], u * ring::columns, b * 128, full(q), ptx::evict_first);
-        if (++q == ring::stages) q = 0, phase ^= 1;
+        const std::uint32_t to = base + at.stage * ring::stage;
+        stages().producer_acquire(at);
+        const std::uint32_t full = stages().producer_commit(at.stage, ring::stage);
+        ptx::load_tile(to, &maps.z[0], u * ring::columns, b * 128, full);  // the GEMM tiles read Z too
+        ptx::load_tile(to + ring::box, &maps.q[0], u * ring::columns, b * 128, full, ptx::evict_first);
+        at.advance(ring::stages);
       }
   }
   // Reduces the sums of a unit over the lanes of each warp, then over the warps in their order, and stores them.
@@ -86,33 +85,32 @@ template <class T> struct column_wgrad_block {
   }
   __device__ void consume() const {
     const int thread = static_cast<int>(threadIdx.x) - 128, eight = thread % 8, row0 = thread / 8;
-    int q = 0;
-    std::uint32_t phase = 0;
+    pipeline_state at;
 #pragma unroll 1
     for (int u = first(); u < last(); ++u) {
       float acc[8] = {};
 #pragma unroll 1
       for (int b = 0; b < token_blocks(); ++b) {
-        ptx::barrier_wait(full(q), phase);
-        const std::uint8_t* const at = memory + q * ring::stage;
+        stages().consumer_wait(at);
+        const std::uint8_t* const from = memory + at.stage * ring::stage;
         uint4 z[4], w[4];
-        ptx::arrive_after_reads left(s.blocks);
+        register_reads reads(s.blocks);
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const int row = row0 + 32 * i, offset = row * 128 + ((eight ^ (row & 7)) << 4);
-          z[i] = *reinterpret_cast<const uint4*>(at + offset),
-          w[i] = *reinterpret_cast<const uint4*>(at + ring::box + offset);
-          left.add(z[i].w), left.add(w[i].w);
+          z[i] = *reinterpret_cast<const uint4*>(from + offset),
+          w[i] = *reinterpret_cast<const uint4*>(from + ring::box + offset);
+          reads.add(z[i].w), reads.add(w[i].w);
         }
         __syncwarp();
-        if (thread % 32 == 0) left.arrive(empty(q));
+        if (thread % 32 == 0) reads.release(stages(), at.stage);
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const T *x = reinterpret_cast<const T*>(&z[i]), *y = reinterpret_cast<const T*>(&w[i]);
 #pragma unroll
           for (int e = 0; e < 8; ++e) acc[e] = fmaf(to_float(x[e]), to_float(y[e]), acc[e]);
         }
-        if (++q == ring::stages) q = 0, phase ^= 1;
+        at.advance(ring::stages);
       }
       write(u, thread, acc);
     }

@@ -28,7 +28,7 @@ template <class T, int TileN, class Block> struct tile_rotation {
   gemm_consumer& c;
 
   __device__ __forceinline__ void of(float (&rotated_acc)[2][16], const float (&acc)[TileN / 2], int chunk) const {
-    if (chunk == 0) ptx::barrier_wait(block.full(c.q), c.phase);
+    if (chunk == 0) block.ring().consumer_wait(c.at);
     constexpr int pitch = 2 * rotation_tile_width;
     std::uint32_t left[4][4];
 #pragma unroll
@@ -36,7 +36,8 @@ template <class T, int TileN, class Block> struct tile_rotation {
     wgmma_fence();
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const std::uint32_t rows = block.stage(c.q) + Block::shape::x + (2 * chunk + half) * rotation_tile_width * pitch;
+      const std::uint32_t rows =
+          block.stage(c.at.stage) + Block::shape::x + (2 * chunk + half) * rotation_tile_width * pitch;
 #pragma unroll
       for (int kk = 0; kk < 2; ++kk)
         wgmma<T, 32>::registers(rotated_acc[half], left[2 * half + kk], tile_descriptor(rows, pitch) + 2 * kk, kk > 0);
@@ -44,11 +45,11 @@ template <class T, int TileN, class Block> struct tile_rotation {
     wgmma_commit();
     wgmma_wait<0>();
   }
-  // Called after a barrier of the warpgroup; the last chunk releases the stage of R.
-  __device__ __forceinline__ void release_chunk(int chunk) const {
+  // The last chunk releases the stage of R.
+  __device__ __forceinline__ void release_chunk(int chunk, reads_done done) const {
     if (chunk + 1 != TileN / 64) return;
-    block.release(c, c.q);
-    if (++c.q == Block::shape::stages) c.q = 0, c.phase ^= 1;
+    block.release(c, c.at.stage, done);
+    c.at.advance(Block::shape::stages);
   }
 };
 

@@ -10,6 +10,8 @@
 // Warp roles   Thread 0: producer of Z, 6 stages of 128 tokens x 128 columns. Thread 32: producer of Q, buffers of 128
 //              tokens x Rank. Warpgroups 1 and 2: consumers of 64 columns each, wgmma m64nRank with both operands
 //              MN-major, as they are stored.
+// Pipeline     Two rings: Z, a stage per unit of 128 columns, and Q, a stage per 128 tokens. Both are released by one
+//              thread of each warpgroup when the next group of products is in flight.
 // Phases       A job passes over all tokens once per `held` units, whose accumulators stay in registers. Where Q is U,
 //              the Q producer waits per 128 tokens until all owner tiles have stored U (gemm_args::counters).
 // Reduction    Nothing is added between blocks and no atomics are used: results are bitwise deterministic.
@@ -55,10 +57,8 @@ template <class T, int Rank> struct fused_wgrad_block {
   std::uint32_t base;
   int block;
 
-  __device__ std::uint32_t full(int i) const { return base + ring::barriers + 8 * i; }
-  __device__ std::uint32_t empty(int i) const { return full(ring::stages + i); }
-  __device__ std::uint32_t q_full(int i) const { return full(2 * ring::stages + i); }
-  __device__ std::uint32_t q_empty(int i) const { return q_full(ring::buffers + i); }
+  __device__ pipeline z_ring() const { return {base + ring::barriers, ring::stages}; }
+  __device__ pipeline q_ring() const { return {base + ring::barriers + pipeline::bytes(ring::stages), ring::buffers}; }
   __device__ int token_blocks() const { return (g.m + 127) / 128; }
   __device__ range mine(const fused_wgrad_job& j) const {
     const int units = (j.columns + 127) / 128;
@@ -67,16 +67,15 @@ template <class T, int Rank> struct fused_wgrad_block {
 
   __device__ void start() const {
     if (threadIdx.x == 0) {
-      for (int i = 0; i < ring::stages; ++i) ptx::barrier_init(full(i), 1), ptx::barrier_init(empty(i), 2);
-      for (int i = 0; i < ring::buffers; ++i) ptx::barrier_init(q_full(i), 1), ptx::barrier_init(q_empty(i), 2);
+      for (int i = 0; i < ring::stages; ++i) z_ring().init(i, 1, 2);
+      for (int i = 0; i < ring::buffers; ++i) q_ring().init(i, 1, 2);
       ptx::barrier_init_fence();
     }
     __syncthreads();
     ptx::launch_dependents();
   }
   __device__ void produce() const {
-    int q = 0;
-    std::uint32_t phase = 1;
+    pipeline_state at = pipeline_state::producer();
     ptx::wait_for_dependency();
     for (int k = 0; k < s.jobs; ++k) {
       const range own = mine(s.job[k]);
@@ -84,31 +83,30 @@ template <class T, int Rank> struct fused_wgrad_block {
       for (int first = own.from; first < own.to; first += ring::units_per_pass)
         for (int b = 0; b < token_blocks(); ++b)
           for (int u = first; u < first + ring::units_per_pass && u < own.to; ++u) {
-            const std::uint32_t to = base + q * ring::stage;
-            ptx::barrier_wait(empty(q), phase);
-            ptx::barrier_arrive_expect_tx(full(q), ring::stage);
+            const std::uint32_t to = base + at.stage * ring::stage;
+            z_ring().producer_acquire(at);
+            const std::uint32_t full = z_ring().producer_commit(at.stage, ring::stage);
             if (once) {
-              ptx::load_tile(to, &maps.z[k], u * 128, b * 128, full(q), ptx::evict_first);
-              ptx::load_tile(to + ring::box, &maps.z[k], u * 128 + 64, b * 128, full(q), ptx::evict_first);
+              ptx::load_tile(to, &maps.z[k], u * 128, b * 128, full, ptx::evict_first);
+              ptx::load_tile(to + ring::box, &maps.z[k], u * 128 + 64, b * 128, full, ptx::evict_first);
             } else {
-              ptx::load_tile(to, &maps.z[k], u * 128, b * 128, full(q));
-              ptx::load_tile(to + ring::box, &maps.z[k], u * 128 + 64, b * 128, full(q));
+              ptx::load_tile(to, &maps.z[k], u * 128, b * 128, full);
+              ptx::load_tile(to + ring::box, &maps.z[k], u * 128 + 64, b * 128, full);
             }
-            if (++q == ring::stages) q = 0, phase ^= 1;
+            at.advance(ring::stages);
           }
     }
   }
   // Waits until the tiles have stored U for 128 tokens. The last user of the counters resets them to zero.
   __device__ void wait_for_shrink(int b, bool last) const {
     std::uint32_t* const published = g.counters + b * 4;
-    while (ptx::load_acquire(published + 1) != static_cast<std::uint32_t>(g.owners)) __nanosleep(40);
+    arrival_counter{published + 1}.wait_for<40>(g.owners);
     const auto users = static_cast<std::uint32_t>(g.n_tiles() + g.waiting_wgrad_blocks);
-    if (last && ptx::add_acquire_release(published + 2, 1) == users - 1) published[0] = published[1] = published[2] = 0;
+    if (last && arrival_counter{published + 2}.arrive_last(users)) published[0] = published[1] = published[2] = 0;
     ptx::fence_async();
   }
   __device__ void fetch() const {
-    int i = 0;
-    std::uint32_t phase = 1;
+    pipeline_state at = pipeline_state::producer();
     ptx::wait_for_dependency();
     for (int k = 0; k < s.jobs; ++k) {
       const range own = mine(s.job[k]);
@@ -117,10 +115,10 @@ template <class T, int Rank> struct fused_wgrad_block {
         for (int b = 0; b < token_blocks(); ++b) {
           if (s.job[k].waits_for_shrink) wait_for_shrink(b, first + ring::units_per_pass >= own.to);
           if (own.from == own.to) continue;
-          ptx::barrier_wait(q_empty(i), phase);
-          ptx::barrier_arrive_expect_tx(q_full(i), ring::q);
-          ptx::load_tile(base + ring::q_at + i * ring::q, &maps.q[k], 0, b * 128, q_full(i));
-          if (++i == ring::buffers) i = 0, phase ^= 1;
+          q_ring().producer_acquire(at);
+          ptx::load_tile(base + ring::q_at + at.stage * ring::q, &maps.q[k], 0, b * 128,
+                         q_ring().producer_commit(at.stage, ring::q));
+          at.advance(ring::buffers);
         }
     }
   }
@@ -146,8 +144,8 @@ template <class T, int Rank> struct fused_wgrad_block {
   __device__ void consume() const {
     const int group = static_cast<int>(threadIdx.x / 128) - 1;
     const bool is_leader = threadIdx.x % 128 == 0;
-    int q = 0, i = 0;
-    std::uint32_t phase = 0, q_phase = 0;
+    wgmma_pipeline_state z;
+    pipeline_state q;
 #pragma unroll 1
     for (int k = 0; k < s.jobs; ++k) {
       const range own = mine(s.job[k]);
@@ -159,32 +157,31 @@ template <class T, int Rank> struct fused_wgrad_block {
         for (int u = 0; u < ring::units_per_pass; ++u)
 #pragma unroll
           for (int e = 0; e < Rank / 2; ++e) acc[u][e] = 0;
-        int before = -1, q_before = -1;  // stage and Q buffer that the products in flight read
+        int q_before = -1;  // Q buffer of the 128 tokens before
+        z.in_flight = -1;
 #pragma unroll 1
         for (int b = 0; b < token_blocks(); ++b) {
-          ptx::barrier_wait(q_full(i), q_phase);
-          const std::uint64_t right = mn_major_descriptor(base + ring::q_at + i * ring::q, 0, 2 * Rank);
+          q_ring().consumer_wait(q);
+          const std::uint64_t right = mn_major_descriptor(base + ring::q_at + q.stage * ring::q, 0, 2 * Rank);
 #pragma unroll
           for (int u = 0; u < ring::units_per_pass; ++u)
             if (u < units) {
-              ptx::barrier_wait(full(q), phase);
-              const std::uint64_t left = mn_major_descriptor(base + q * ring::stage + group * ring::box, 0);
+              z_ring().consumer_wait(z);
+              const std::uint64_t left = mn_major_descriptor(base + z.stage * ring::stage + group * ring::box, 0);
               wgmma_fence();
 #pragma unroll
               for (int kk = 0; kk < 8; ++kk)
                 wgmma<T, Rank>::template shared<true, true>(acc[u], left + 128 * kk, right + 2 * Rank * kk, true);
-              wgmma_commit();
-              wgmma_wait<1>();
-              if (is_leader && before >= 0) ptx::barrier_arrive(empty(before));
-              if (is_leader && u == 0 && q_before >= 0) ptx::barrier_arrive(q_empty(q_before));
-              before = q;
-              if (++q == ring::stages) q = 0, phase ^= 1;
+              const reads_done done = z.commit(ring::stages, is_leader, [&](int before, reads_done read) {
+                z_ring().consumer_release(before, read);
+              });
+              if (is_leader && u == 0 && q_before >= 0) q_ring().consumer_release(q_before, done);
             }
-          q_before = i;
-          if (++i == ring::buffers) i = 0, q_phase ^= 1;
+          q_before = q.stage;
+          q.advance(ring::buffers);
         }
-        wgmma_wait<0>();
-        if (is_leader && before >= 0) ptx::barrier_arrive(empty(before)), ptx::barrier_arrive(q_empty(q_before));
+        const reads_done done = products_done<0>();
+        if (is_leader) z_ring().consumer_release(z.in_flight, done), q_ring().consumer_release(q_before, done);
         write(s.job[k], acc, first, units);
       }
     }

@@ -7,12 +7,11 @@
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <graft/backend/gpu/kernels/gemm/adapter_args.h>
+#include <graft/backend/gpu/tile/tile_order.h>
 
 #include <cstdint>
 
 namespace graft::gpu {
-
-inline constexpr int shared_memory_limit = 227 * 1024;
 
 template <int TileN, int Rank> struct gemm_shape {
   static constexpr std::uint32_t x = 128 * 128, w = TileN * 128, a = Rank * 128, stage = x + w + a;
@@ -65,11 +64,9 @@ struct gemm_args {
   // Bytes of a row of U and B in a stage; ranks above 64 are cut into slabs of 64 columns.
   __host__ __device__ int branch_pitch() const { return rank < 64 ? rank * 2 : 128; }
   __host__ __device__ int n_tiles() const { return (n + tile_n - 1) / tile_n; }
-  // Tile order: groups of `group` rows of tiles; inside a group rows vary fastest, then columns.
   __host__ __device__ tile_coord tile_at(int t, int rank_in_pair) const {
-    const int per_group = group * n_tiles(), which = t / per_group, rest = t % per_group;
-    const int left = m_pairs() - which * group, rows = left < group ? left : group;
-    return {(which * group + rest % rows) * 2 + rank_in_pair, rest / rows};
+    const grouped_tiles::place at = grouped_tiles{m_pairs(), n_tiles(), group}.at(t);
+    return {at.row * 2 + rank_in_pair, at.column};
   }
   // Even owners start their tile at the first k step and odd ones in the middle, so that all slices are done, and U is
   // complete, half way through the tile.
@@ -79,13 +76,6 @@ struct gemm_args {
     const int part = owner / 2, parts = owners / 2;
     return {start, length * part / parts, length * (part + 1) / parts};
   }
-};
-
-// State of a consumer thread: its position in the block and in the pipeline.
-struct gemm_consumer {
-  int group, thread, warp, lane;     // warpgroup 0 or 1; thread, warp and lane inside it
-  int q = 0, step = 0, before = -1;  // current stage; k step of the tile; stage to release next, or -1
-  std::uint32_t phase = 0, s_phase = 0;
 };
 
 }  // namespace graft::gpu

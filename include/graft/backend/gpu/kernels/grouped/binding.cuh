@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// grouped_gemm_binding: a grouped GEMM of a plan (Q/K/V, or gate and up; plan/grouped.h) bound to device memory, as
-// segments of one skinny launch on plain or quantized weights, cached for the last token counts. Where no kernel takes
-// the group, the caller runs its members one by one. A SwiGLU/GeGLU gate y = act(gate) ⊙ up may be part of the launch.
+// grouped_gemm_binding: a grouped GEMM of a plan (Q/K/V, or gate and up; plan/launch/grouped.h) bound to device memory,
+// as segments of one skinny launch on plain or quantized weights, cached for the last token counts. Where no kernel
+// takes the group, the caller runs its members one by one. A SwiGLU/GeGLU gate y = act(gate) ⊙ up may be part of the
+// launch.
 #pragma once
 #include <graft/backend/gpu/kernels/gemm/binding.cuh>
+#include <graft/backend/lru_cache.h>
 
 namespace graft::gpu {
 
@@ -24,7 +26,7 @@ template <class T> class grouped_gemm_binding {
   grouped_gemm_binding(int first, int count) : first_(first), count_(count) {}
   int first() const { return first_; }
   void invalidate() {
-    for (cached_launch& k : cached_launches_) k.used = 0;
+    cached_launches_.clear();
     quantized_ = quantized_gate_ = {};
   }
   enum class ran : unsigned char { nothing, products, gated };
@@ -32,22 +34,19 @@ template <class T> class grouped_gemm_binding {
                   sequence<gemm_binding<T>>& products, const grouped_gemm_tensors& with, bool exclusive) {
     if (products[first_].is_quantized()) return run_quantized(stream, kernels, device, m, products, with, exclusive);
     const auto& [x, y, gated, in_norm, workspace, counters] = with;
-    cached_launch* to = &cached_launches_[0];
-    for (cached_launch& k : cached_launches_) {
-      if (k.used > 0 && k.m == m && k.aligned == aligned(x, y, gated)) {
-        k.used = ++calls_;
-        if (k.does == ran::nothing) return k.does;
-        const bool one = k.does == ran::gated;
-        if (status s = set_tensors(k.bound, x, count_, one ? y + count_ : y, one ? 1 : count_); !s) return s.failure();
-        set_fused_norms(k.bound, in_norm, {});
-        if (status s = launch(stream, k.bound, may_use_pdl(products)); !s) return s.failure();
-        return k.does;
-      }
-      if (k.used < to->used) to = &k;
+    const bool is_aligned = aligned(x, y, gated);
+    cached_launch* to =
+        cached_launches_.find([&](const cached_launch& k) { return k.m == m && k.aligned == is_aligned; });
+    if (to == nullptr) {
+      cached_launch fresh;
+      fresh.m = m, fresh.aligned = is_aligned;
+      to = &cached_launches_.add(std::move(fresh), 4);
+      if (status s = bind(*to, kernels, device, m, products, x, y, gated); !s)
+        return cached_launches_.drop_newest(), s.failure();
+    } else if (to->does != ran::nothing) {
+      const bool one = to->does == ran::gated;
+      if (status s = set_tensors(to->bound, x, count_, one ? y + count_ : y, one ? 1 : count_); !s) return s.failure();
     }
-    to->used = 0;  // invalid until it is bound completely
-    if (status s = bind(*to, kernels, device, m, products, x, y, gated); !s) return s.failure();
-    to->m = m, to->aligned = aligned(x, y, gated), to->used = ++calls_;
     if (to->does == ran::nothing) return to->does;
     set_fused_norms(to->bound, in_norm, {});
     if (status s = launch(stream, to->bound, may_use_pdl(products)); !s) return s.failure();
@@ -77,7 +76,7 @@ template <class T> class grouped_gemm_binding {
     return c.gated ? ran::gated : ran::products;
   }
   struct cached_launch {
-    long long m = 0, used = 0;  // used: the call that used it last; 0: never
+    long long m = 0;
     bool aligned = false;
     ran does = ran::nothing;
     prepared_gemm bound;  // without a kernel where the group cannot be one launch
@@ -127,8 +126,7 @@ template <class T> class grouped_gemm_binding {
   }
 
   int first_ = 0, count_ = 0;
-  long long calls_ = 0;
-  cached_launch cached_launches_[4];
+  lru_cache<cached_launch> cached_launches_;
   quantized_gemm quantized_, quantized_gate_;
 };
 

@@ -78,17 +78,17 @@ __device__ __forceinline__ void load_matrix_tile(std::uint32_t to, const void* f
   for (int n = 0; n < tile_size * 8 / group_threads; ++n) {
     const int e = thread + n * group_threads, row = e / 8, vec = e % 8;
     const bool inside = row < rows && vec * 8 < cols;
-    mma::copy(to + stacked::swizzled_offset(row, vec),
-              static_cast<const T*>(from) + (inside ? row * cols + vec * 8 : 0), inside ? 16 : 0);
+    ptx::copy_async16(to + stacked::swizzled_offset(row, vec),
+                      static_cast<const T*>(from) + (inside ? row * cols + vec * 8 : 0), inside ? 16 : 0);
   }
 }
 // A barrier of one group. The barrier number is a constant, because with a variable one the compiler reserves all
 // barriers.
 __device__ __forceinline__ void group_barrier(int group) {
   if (group == 0)
-    asm volatile("bar.sync 1, %0;" ::"n"(group_threads) : "memory");
+    ptx::named_barrier<1, group_threads>();
   else
-    asm volatile("bar.sync 2, %0;" ::"n"(group_threads) : "memory");
+    ptx::named_barrier<2, group_threads>();
 }
 using sums = float[8][4];                 // accumulators of 16 x 64 results of a warp
 using a_fragments = std::uint32_t[4][4];  // left operand fragments, 16 rows by 64 of K
@@ -107,7 +107,7 @@ __device__ __forceinline__ void multiply(sums& to, const a_fragments& a, std::ui
     if (k < 3) prefetch(k + 1);
 #pragma unroll
     for (int j = 0; j < 4; ++j)
-      mma::multiply<T>(to[2 * j], a[k], b[k % 2][j]), mma::multiply<T>(to[2 * j + 1], a[k], b[k % 2][j] + 2);
+      ptx::mma_m16n8k16<T>(to[2 * j], a[k], b[k % 2][j]), ptx::mma_m16n8k16<T>(to[2 * j + 1], a[k], b[k % 2][j] + 2);
   }
 }
 __device__ __forceinline__ void load_a_fragments(a_fragments& a, std::uint32_t tile, bool along, int first, int lane) {
@@ -184,7 +184,7 @@ __global__ void __launch_bounds__(chain_gemm::threads, Sums ? 1 : 2) chain_kerne
       if constexpr (Sums)
         load_matrix_tile<T>(to + tile_bytes, static_cast<const T*>(g.x) + token * d_size, g.l_rows, g.r_cols, thread);
     }
-    asm volatile("cp.async.commit_group;" ::: "memory");
+    ptx::commit_copies();
   };
   for (int n = 0; n < stages - 1; ++n) request(begin + n * step, n);
   load_shared_operand<T>(tiles, g.l, g.l_rows, g.z_rows, g.l_transposed);
@@ -195,7 +195,7 @@ __global__ void __launch_bounds__(chain_gemm::threads, Sums ? 1 : 2) chain_kerne
   sums e_sum = {}, f_sum = {};
   int stage = 0;
   for (long long token = begin; token < g.tokens; token += step, stage = stage + 1 == stages ? 0 : stage + 1) {
-    asm volatile("cp.async.wait_group %0;" ::"n"(stages - 2) : "memory");
+    ptx::wait_for_copies<stages - 2>();
     group_barrier(group);
     request(token + (stages - 1) * step, stage == 0 ? stages - 1 : stage - 1);
     const std::uint32_t z = ring + static_cast<std::uint32_t>(stage * (Sums ? 2 : 1)) * tile_bytes, x = z + tile_bytes;
@@ -220,7 +220,7 @@ __global__ void __launch_bounds__(chain_gemm::threads, Sums ? 1 : 2) chain_kerne
     }
   }
   if constexpr (Sums) {
-    asm volatile("cp.async.wait_group 0;" ::: "memory");
+    ptx::wait_for_copies<0>();
     auto* const shared = reinterpret_cast<float*>(tiles + 2 * tile_bytes);
     float* const to = g.partial + static_cast<long long>(blockIdx.x) * g.entries();
     add_groups(to, shared, g.l_rows, g.z_rows, true, first, e_sum, group, lane);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stacks of small square matrices through several products and elementwise steps in one launch (plan/matrix_stack.h):
-// the small algebra between the gradient of a rotation and that of its parameters (OFT, BOFT, HRA), in float.
+// Stacks of small square matrices through several products and elementwise steps in one launch
+// (plan/launch/matrix_stack.h): the small algebra between the gradient of a rotation and that of its parameters (OFT,
+// BOFT, HRA), in float.
 //
 //   step k:  slot[to] = a b (operands may be transposed), aᵀ, upper(a), a ± b, a ⊙ b; unskew(a) goes to memory only
 //
@@ -12,7 +13,7 @@
 #include <graft/backend/gpu/kernels/elementwise/layout.cuh>
 #include <graft/backend/gpu/runtime/device.h>
 #include <graft/backend/gpu/tile/elements.cuh>
-#include <graft/plan/matrix_stack.h>
+#include <graft/plan/launch/matrix_stack.h>
 
 namespace graft::gpu {
 

@@ -7,7 +7,7 @@
 #pragma once
 #include <graft/backend/gpu/kernels/multi_lora/tile_adapters.h>
 #include <graft/backend/gpu/runtime/engine_memory.cuh>
-#include <graft/backend/gpu/runtime/plan_binding.cuh>
+#include <graft/backend/gpu/runtime/program.cuh>
 #include <graft/backend/multi_lora_plan.h>
 
 #include <algorithm>
@@ -20,8 +20,8 @@ template <class T> class multi_lora_table {
  public:
   // A block of a model with one binding, of the base or of an adapter.
   struct block {
-    const plan_binding<T>* in;
-    typename plan_binding<T>::binding* with;
+    const program<T>* in;
+    binding<T>* with;
   };
 
   // Sets the blocks of the base, whose launches read the table, and allocates for `max_adapters` slots and `rows` rows.
@@ -99,7 +99,7 @@ template <class T> class multi_lora_table {
 
  private:
   struct leaf_of {
-    const typename plan_binding<T>::binding* with;
+    const binding<T>* with;
     const void* operator()(id i) const { return with->leaves[i].data; }
   };
   static block_plan<leaf_of> planned(const block& b) { return {b.in->value(), b.in->launches(), {b.with}}; }
@@ -109,7 +109,7 @@ template <class T> class multi_lora_table {
       const gemm_binding<T>& found = with.with->products[at];
       if (found.rank() > max_multi_lora_rank)
         return fail("a low-rank branch of rank ", found.rank(), " is larger than ", max_multi_lora_rank,
-                    ", which rows may have one by one; they run as a group");
+                    ", which rows may have one by one; rows with it run as a batch of their own");
       records.push_back(is_base_gemm(one, one.p.products[k], other, found.slots())
                             ? table_[records.size() * records_per_product_]
                             : found.record_for_rows());

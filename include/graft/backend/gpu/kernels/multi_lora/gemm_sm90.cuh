@@ -6,6 +6,7 @@
 // The kernel is the GEMM of gemm/sm90.cuh with another branch loader. Rows of a sequence are contiguous, so a tile of
 // 128 tokens seldom has more than two records. Their A are stacked in its tile of A, `Rank` rows in all, and their B
 // concatenated along the rank; U is computed and read as for one adapter, with zeros where a token has another record.
+// Tiles, warp roles, pipeline and reduction are those of gemm/sm90.cuh.
 #pragma once
 #include <graft/backend/gpu/kernels/gemm/sm90.cuh>
 #include <graft/backend/gpu/kernels/multi_lora/adapter_record.h>

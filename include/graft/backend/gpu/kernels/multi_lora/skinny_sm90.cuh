@@ -15,10 +15,12 @@
 // Measured       H200, 4096 x 4096, bf16, 64 rows, 8 LoRA r16: 11.2 µs, 0.95 of cuBLASLt's bare layer
 //                (docs/performance.md).
 #pragma once
+#include <graft/backend/gpu/arch/mma_sync.cuh>
+#include <graft/backend/gpu/arch/ptx.cuh>
 #include <graft/backend/gpu/dispatch/multi_lora.h>
-#include <graft/backend/gpu/kernels/gemm/sm80_mma.cuh>
 #include <graft/backend/gpu/kernels/multi_lora/token_groups.cuh>
 #include <graft/backend/gpu/kernels/skinny/sm90.cuh>
+#include <graft/backend/gpu/tile/exchange.cuh>
 
 namespace graft::gpu {
 
@@ -118,7 +120,7 @@ template <class T, int Tokens, int Rows, int Splits, int Segments> struct multi_
         expand(b, first, mine, bits, slices, at);
       }
     }
-    asm volatile("bar.arrive %0, %1;" ::"n"(branch_ready), "n"(128 + helpers) : "memory");
+    ptx::named_arrive<branch_ready, 128 + helpers>();
   }
   __device__ product product_of(int p, int bits) const {
     const int group = p >> bits, rank = (p & ((1 << bits) - 1)) * 16;
@@ -200,8 +202,8 @@ template <class T, int Tokens, int Rows, int Splits, int Segments> struct multi_
         const std::uint32_t a0[4] = {a.low[i].x, a.high[i].x, a.low[i].y, a.high[i].y},
                             a1[4] = {a.low[i].z, a.high[i].z, a.low[i].w, a.high[i].w}, x0[2] = {in[i].x, in[i].y},
                             x1[2] = {in[i].z, in[i].w};
-        mma::multiply<T>(sum, a0, x0);
-        mma::multiply<T>(sum, a1, x1);
+        ptx::mma_m16n8k16<T>(sum, a0, x0);
+        ptx::mma_m16n8k16<T>(sum, a1, x1);
       }
     }
     if (!prefetched) ptx::named_barrier(helper_barrier, helpers);  // the sums of the previous task have been read
@@ -221,8 +223,9 @@ template <class T, int Tokens, int Rows, int Splits, int Segments> struct multi_
   __device__ void wait_for_partials(std::uint32_t begun, int block, int blocks, int h) const {
     ptx::named_barrier(helper_barrier, helpers);  // also for the initialized tiles
     if (h == 0) {
-      ptx::add_release(g.sums.counters, 1);
-      while (ptx::load_acquire(g.sums.counters) - begun < static_cast<std::uint32_t>(blocks)) {}
+      const arrival_counter done{g.sums.counters};
+      done.arrive();
+      done.wait_for(blocks, begun);
       if (block == 0) g.sums.counters[1] = begun + static_cast<std::uint32_t>(blocks);
     }
     ptx::named_barrier(helper_barrier, helpers);
@@ -273,7 +276,7 @@ template <class T, int Tokens, int Rows, int Splits, int Segments> struct multi_
 #pragma unroll
       for (int u = 0; u < owned; ++u) {
         float y[4] = {};
-        mma::multiply<T>(y, b[i][u], x);
+        ptx::mma_m16n8k16<T>(y, b[i][u], x);
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
           if (token[e & 1] < 0) continue;

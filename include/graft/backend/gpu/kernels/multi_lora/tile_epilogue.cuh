@@ -10,8 +10,10 @@
 //              of another record get zeros.
 // Expand       Each warp takes 64 outputs at a time, mma.sync m16n8k16 over all records, then the epilogue.
 #pragma once
-#include <graft/backend/gpu/kernels/gemm/sm80_mma.cuh>
+#include <graft/backend/gpu/arch/mma_sync.cuh>
+#include <graft/backend/gpu/arch/ptx.cuh>
 #include <graft/backend/gpu/kernels/multi_lora/row_epilogue.cuh>
+#include <graft/backend/gpu/tile/epilogue.cuh>
 
 namespace graft::gpu {
 
@@ -87,8 +89,8 @@ template <class T> struct multi_lora_tile {
           const std::uint32_t x0[4] = {low[u].x, high[u].x, low[u].y, high[u].y},
                               x1[4] = {low[u].z, high[u].z, low[u].w, high[u].w}, a0[2] = {v[u].x, v[u].y},
                               a1[2] = {v[u].z, v[u].w};
-          mma::multiply<T>(sum[half / 2][half % 2], x0, a0);
-          mma::multiply<T>(sum[half / 2][half % 2], x1, a1);
+          ptx::mma_m16n8k16<T>(sum[half / 2][half % 2], x0, a0);
+          ptx::mma_m16n8k16<T>(sum[half / 2][half % 2], x1, a1);
         }
       }
     }
@@ -158,7 +160,7 @@ template <class T> struct multi_lora_tile {
 #pragma unroll
         for (int t = 0; t < 4; ++t) {
           const std::uint32_t b[2] = {v[u][t].x, v[u][t].y};
-          mma::multiply<T>(y[u][t], s, b);
+          ptx::mma_m16n8k16<T>(y[u][t], s, b);
         }
     }
   }

@@ -22,8 +22,7 @@ struct record_tables {
 // the compiler from moving the load to its use.
 __device__ __forceinline__ std::int64_t load_record_index(const record_tables& all, int m, int h) {
   std::int64_t index = -1;
-  if (h >= 0 && h < m && h < max_multi_lora_rows)
-    asm volatile("ld.global.s64 %0, [%1];" : "=l"(index) : "l"(all.of_row + h));
+  if (h >= 0 && h < m && h < max_multi_lora_rows) index = ptx::load_early(all.of_row + h);
   return index;
 }
 

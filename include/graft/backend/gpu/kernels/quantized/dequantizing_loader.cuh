@@ -55,26 +55,12 @@ struct single_layer_args : quantized_start, quantized_args<1> {};
 template <bool Grouped>
 using quantized_args_of = std::conditional_t<Grouped, quantized_args<max_segments>, single_layer_args>;
 
-namespace quantized_detail {
-// Copies 16 bytes, of which those from `bytes` on are zeros.
-__device__ __forceinline__ void copy16(std::uint32_t to, const void* from, int bytes) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
-}
-__device__ __forceinline__ void copy4(std::uint32_t to, const void* from, int bytes) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
-}
-__device__ __forceinline__ void end_of_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int Pending> __device__ __forceinline__ void wait_for_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
-}
-}  // namespace quantized_detail
-
 // Whole: n is a multiple of 16, k is 4096 (no split-K), a warp's scales of a row are contiguous and x has no prologue.
 // Most of the code runs once in ten microseconds, so instruction fetches are visible: without unneeded code a launch
 // starts and ends sooner. Grouped: several layers, or fused norms; both cost registers.
 template <class T, quant_layout Form, int NTiles, bool Branch, bool FullUnits, bool Grouped> struct weight_loader {
   using dequant = dequantizer<T, Form>;
-  static constexpr bool has_scales = has_block_scales(Form) || Form == quant_layout::short_block_scales;
+  static constexpr bool has_scales = has_block_scales(Form) || has_short_block_scales(Form);
   static constexpr int scale_block = has_block_scales(Form) ? 64 : 32;
   static constexpr int block_scales = quant_steps * 64 / scale_block;  // scales per row of a unit
   static constexpr std::uint32_t unit_bytes = unit_weight_bytes(Form);
@@ -102,7 +88,7 @@ template <class T, quant_layout Form, int NTiles, bool Branch, bool FullUnits, b
                   : with.steps - first_step < with.own ? with.steps - first_step
                                                        : with.own),
         nested(Form == quant_layout::nested_block_scales ||
-               (Form == quant_layout::short_block_scales && !FullUnits && layer.from.format.scales == dtype::u8)) {}
+               (has_short_block_scales(Form) && !FullUnits && layer.from.format.scales == dtype::u8)) {}
 
   __device__ bool gated() const { return Grouped && g.gated; }
   __device__ const quantized_segment& second() const { return g.segment[Grouped ? 1 : 0]; }
@@ -219,7 +205,7 @@ template <class T, quant_layout Form, int NTiles, bool Branch, bool FullUnits, b
       p.extra = lane < unit_rows
                     ? scales_at + at
                     : reinterpret_cast<const unsigned char*>(of.from.second_scales + (at >> of.from.second_shift));
-    } else if constexpr (Form == quant_layout::short_block_scales) {
+    } else if constexpr (has_short_block_scales(Form)) {
       p.extra = scales_at + scale_of_row(lane / 2) * 4 + lane % 2 * 16;
     } else if constexpr (has_extra_vector) {
       p.extra = weight_row(lane % unit_rows) + even_vectors * 16;
@@ -230,16 +216,16 @@ template <class T, quant_layout Form, int NTiles, bool Branch, bool FullUnits, b
     const std::uint32_t to = at(stage);
 #pragma unroll
     for (int j = 0; j < unit_rows / rows_at_once; ++j)
-      quantized_detail::copy16(to + dequant::vec_at(lane / even_vectors + j * rows_at_once, lane % even_vectors),
-                               next.qweight + j * rows_at_once * whole_row, 16);
+      ptx::copy_async16(to + dequant::vec_at(lane / even_vectors + j * rows_at_once, lane % even_vectors),
+                        next.qweight + j * rows_at_once * whole_row, 16);
     if constexpr (Form == quant_layout::nested_block_scales)
-      quantized_detail::copy4(raw_scales_at(stage, lane % unit_rows) + lane / unit_rows * 4, next.extra, 4);
-    else if constexpr (Form == quant_layout::short_block_scales)
-      quantized_detail::copy16(scale_at(stage) + lane * 16, next.extra, 16);
+      ptx::copy_async4(raw_scales_at(stage, lane % unit_rows) + lane / unit_rows * 4, next.extra, 4);
+    else if constexpr (has_short_block_scales(Form))
+      ptx::copy_async16(scale_at(stage) + lane * 16, next.extra, 16);
     else if (has_scales && lane < unit_rows)
-      quantized_detail::copy16(scale_at(stage) + lane * 16, next.extra, 16);
+      ptx::copy_async16(scale_at(stage) + lane * 16, next.extra, 16);
     else if (has_extra_vector && lane < unit_rows)
-      quantized_detail::copy16(to + dequant::vec_at(lane, even_vectors), next.extra, 16);
+      ptx::copy_async16(to + dequant::vec_at(lane, even_vectors), next.extra, 16);
     if (gated()) {
       const quantized_weight &here = layer(i).from, &there = layer(i + 1).from;
       next.qweight += there.qweight - here.qweight;
@@ -270,7 +256,7 @@ template <class T, quant_layout Form, int NTiles, bool Branch, bool FullUnits, b
     const int wanted = own_steps * 2 * dequant::block_bytes / 16;
     const auto copy = [&](int row, int vec, const unsigned char* p) {
       const bool inside = AllRows || row0 + row < l.n;
-      quantized_detail::copy16(to + dequant::vec_at(row, vec), inside ? p : l.from.qweight, inside ? 16 : 0);
+      ptx::copy_async16(to + dequant::vec_at(row, vec), inside ? p : l.from.qweight, inside ? 16 : 0);
     };
     if constexpr (32 % dequant::vectors == 0) {
       constexpr int rows_at_once = 32 / dequant::vectors;
@@ -294,13 +280,13 @@ template <class T, quant_layout Form, int NTiles, bool Branch, bool FullUnits, b
     const long long source = static_cast<long long>(row) * g.steps + first_step;
     if (!nested) {
       if (lane < unit_rows)
-        quantized_detail::copy16(scale_at(stage) + lane * 16, static_cast<const float*>(l.from.scales) + source, 16);
+        ptx::copy_async16(scale_at(stage) + lane * 16, static_cast<const float*>(l.from.scales) + source, 16);
       return;
     }
     const void* const from = lane < unit_rows
                                  ? static_cast<const void*>(static_cast<const unsigned char*>(l.from.scales) + source)
                                  : l.from.second_scales + (source >> l.from.second_shift);
-    quantized_detail::copy4(raw_scales_at(stage, lane % unit_rows) + lane / unit_rows * 4, from, 4);
+    ptx::copy_async4(raw_scales_at(stage, lane % unit_rows) + lane / unit_rows * 4, from, 4);
   }
   // Address of four quantized scales of a row, followed by their second scale.
   __device__ std::uint32_t raw_scales_at(int stage, int row) const {
@@ -317,19 +303,19 @@ template <class T, quant_layout Form, int NTiles, bool Branch, bool FullUnits, b
       const bool inside = r * scale_block < own_steps * 64 && row < l.n;
       const std::uint32_t to = scale_at(stage) + e * 4;
       if (!nested) {
-        quantized_detail::copy4(to, inside ? static_cast<const float*>(l.from.scales) + source : l.from.scales,
-                                inside ? 4 : 0);
+        ptx::copy_async4(to, inside ? static_cast<const float*>(l.from.scales) + source : l.from.scales,
+                         inside ? 4 : 0);
         continue;
       }
       const long long word = source & ~3LL, left = l.from.scale_count - word;
       const long long second =
           l.from.second_shift < 0 ? source / l.from.format.second_block : source >> l.from.second_shift;
-      quantized_detail::copy4(to, inside ? static_cast<const unsigned char*>(l.from.scales) + word : l.from.scales,
-                              !inside    ? 0
-                              : left < 4 ? static_cast<int>(left)
-                                         : 4);
-      quantized_detail::copy4(to + unit_rows * block_scales * 4,
-                              inside ? l.from.second_scales + second : l.from.second_scales, inside ? 4 : 0);
+      ptx::copy_async4(to, inside ? static_cast<const unsigned char*>(l.from.scales) + word : l.from.scales,
+                       !inside    ? 0
+                       : left < 4 ? static_cast<int>(left)
+                                  : 4);
+      ptx::copy_async4(to + unit_rows * block_scales * 4, inside ? l.from.second_scales + second : l.from.second_scales,
+                       inside ? 4 : 0);
     }
   }
   // Dequantizes double-quantized scales in shared memory. A single layer has their codebook in shared memory; of
@@ -384,10 +370,11 @@ template <class T, quant_layout Form, int NTiles, bool Branch, bool FullUnits, b
     const int row = lane / 4;
 #pragma unroll
     for (int h = 0; h < 2; ++h)
-      if constexpr (Form == quant_layout::short_block_scales) {
+      if constexpr (has_short_block_scales(Form)) {
         const float2 v = ptx::load_shared_float2(scale_at(stage) + ((row + 8 * h) * block_scales + 2 * b) * 4);
         to[h][0] = v.x, to[h][1] = v.y;
       } else {
+        static_assert(has_scales_inside(Form));
         to[h][0] = dequant::scale(at(stage), row + 8 * h, 2 * b),
         to[h][1] = dequant::scale(at(stage), row + 8 * h, 2 * b + 1);
       }

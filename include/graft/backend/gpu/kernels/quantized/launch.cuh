@@ -9,6 +9,7 @@
 #include <graft/backend/gpu/runtime/launch.h>
 
 #include <type_traits>
+#include <utility>
 
 namespace graft::gpu {
 
@@ -95,11 +96,10 @@ template <class T, quant_layout Form> quantized_kernels quantized_kernels_of() {
 // All kernels of up to 8 tokens, or of up to 16.
 template <class T, int Tokens> quantized_kernels all_quantized_kernels() {
   quantized_kernels all;
-  const auto add = [&]<quant_layout... Forms>() { (detail::add_quantized_kernels<T, Forms, Tokens / 8>(all), ...); };
-  if constexpr (sizeof(T) == 2)
-    add.template
-    operator()<quant_layout::block_scales, quant_layout::nested_block_scales, quant_layout::short_block_scales,
-               quant_layout::int8, quant_layout::fp8, quant_layout::q8_0, quant_layout::q4_0>();
+  const auto add = [&]<int... Forms>(std::integer_sequence<int, Forms...>) {
+    (detail::add_quantized_kernels<T, static_cast<quant_layout>(Forms), Tokens / 8>(all), ...);
+  };
+  if constexpr (sizeof(T) == 2) add(std::make_integer_sequence<int, quant_layout_count>());
   return all;
 }
 

@@ -11,6 +11,7 @@
 #pragma once
 #include <graft/backend/gpu/kernels/quantized/dequantizing_loader.cuh>
 #include <graft/backend/gpu/kernels/quantized/shrink.cuh>
+#include <graft/backend/gpu/tile/exchange.cuh>
 
 namespace graft::gpu {
 
@@ -49,7 +50,7 @@ template <class T, quant_layout Form, int NTiles, bool Branch, bool FullUnits, b
   // ---- U of the previous launch, loaded by the consumer warps -------------------------------------------------------
   __device__ __forceinline__ void prefetch(int thread) const {
     if (thread < groups() * tokens * 4)
-      quantized_detail::copy16(in.shrink_out() + thread * 16, in.of.shrink_out + thread * 4, 16);
+      ptx::copy_async16(in.shrink_out() + thread * 16, in.of.shrink_out + thread * 4, 16);
   }
 
   // ---- expand -------------------------------------------------------------------------------------------------------
@@ -63,9 +64,9 @@ template <class T, quant_layout Form, int NTiles, bool Branch, bool FullUnits, b
     const int row = in.row_of(i) + in.lane / 2;
     const bool inside = FullUnits || row < of.n;
     const T* const b = static_cast<const T*>(of.adapter.b);
-    quantized_detail::copy16(b_at() + in.lane * 16,
-                             inside ? b + static_cast<long long>(row) * of.adapter.rank + in.lane % 2 * 8 : b,
-                             inside ? 16 : 0);
+    ptx::copy_async16(b_at() + in.lane * 16,
+                      inside ? b + static_cast<long long>(row) * of.adapter.rank + in.lane % 2 * 8 : b,
+                      inside ? 16 : 0);
   }
   // to += B Uᵀ of unit i, as mma accumulators of 8 tokens each. The order of the rank within a product is free, so a
   // lane loads four adjacent elements.
@@ -91,7 +92,7 @@ template <class T, quant_layout Form, int NTiles, bool Branch, bool FullUnits, b
 #pragma unroll
       for (int n = 0; n < NTiles; ++n) {
         const float4 v = ptx::load_shared_float4(at(n * 8 + row, layer) + r * 4 + quad * 16);
-        quantized_detail::multiply<T>(to[n], rows, pack<T>(v.x, v.y), pack<T>(v.z, v.w));
+        ptx::mma_m16n8k16_unordered<T>(to[n], rows, pack<T>(v.x, v.y), pack<T>(v.z, v.w));
       }
     }
   }
@@ -130,16 +131,16 @@ template <class T, quant_layout Form, int NTiles, bool Branch, bool FullUnits, b
     ptx::named_barrier(own_barrier, threads);
     if (thread == 0) {
       ptx::wait_for_dependency();
-      if (made > 0) ptx::add_release(in.of.counters, static_cast<std::uint32_t>(made));
-      while (ptx::load_acquire(in.of.counters) < static_cast<std::uint32_t>(tasks)) {}
+      const arrival_counter done{in.of.counters};
+      if (made > 0) done.arrive(made);
+      done.wait_for(tasks);
     }
     ptx::named_barrier(own_barrier, threads);
   }
   // The last CTA to pass the wait resets the counters to zero for the next launch.
   __device__ void reset_counters() const {
     std::uint32_t* const counters = in.of.counters;
-    if (ptx::add_acquire_release(counters + 1, 1) + 1 == static_cast<std::uint32_t>(blocks()))
-      counters[0] = counters[1] = 0;
+    if (arrival_counter{counters + 1}.arrive_last(blocks())) counters[0] = counters[1] = 0;
   }
   __device__ void gather(int thread) const {
     for (int i = thread; i < groups() * tokens * 4; i += threads) {  // four of 16 ranks of a token

@@ -2,6 +2,7 @@
 // Shrink of a low-rank branch on the tensor cores, per warp: partial sums of U = x Aᵀ over a range of columns, for 16
 // rows of A. Used by the quantized skinny GEMM (low_rank_branch.cuh) and the shrink launch (skinny/shrink.cuh).
 #pragma once
+#include <graft/backend/gpu/arch/mma_sync.cuh>
 #include <graft/backend/gpu/arch/ptx.cuh>
 #include <graft/backend/gpu/kernels/gemm/adapter_args.h>
 #include <graft/backend/gpu/kernels/quantized/dequantize_registers.cuh>
@@ -47,8 +48,8 @@ __device__ __forceinline__ void shrink(float (&sums)[NTiles][4], const adapter_a
                           a1[4] = {a[c][0].z, a[c][1].z, a[c][0].w, a[c][1].w};
 #pragma unroll
       for (int n = 0; n < NTiles; ++n) {
-        multiply<T>(sums[n], a0, v[c][n].x, v[c][n].y);
-        multiply<T>(sums[n], a1, v[c][n].z, v[c][n].w);
+        ptx::mma_m16n8k16_unordered<T>(sums[n], a0, v[c][n].x, v[c][n].y);
+        ptx::mma_m16n8k16_unordered<T>(sums[n], a1, v[c][n].z, v[c][n].w);
       }
     }
   }

@@ -105,10 +105,10 @@ template <class T, quant_layout Form, int NTiles, bool Branch, bool FullUnits, b
 #pragma unroll
     for (int n = 0; n < NTiles; ++n) {
       if constexpr (First)
-        quantized_detail::multiply_first<T>(to[n], first, x[n].x, x[n].y);
+        ptx::mma_m16n8k16_first<T>(to[n], first, x[n].x, x[n].y);
       else
-        quantized_detail::multiply<T>(to[n], first, x[n].x, x[n].y);
-      quantized_detail::multiply<T>(to[n], second, x[n].z, x[n].w);
+        ptx::mma_m16n8k16_unordered<T>(to[n], first, x[n].x, x[n].y);
+      ptx::mma_m16n8k16_unordered<T>(to[n], second, x[n].z, x[n].w);
     }
   }
   __device__ __forceinline__ static void add(sums& to, const sums& partial, const typename units::lane_scales& scale,
@@ -147,14 +147,14 @@ template <class T, quant_layout Form, int NTiles, bool Branch, bool FullUnits, b
       if constexpr (has_row_scales(Form)) {
         multiply<false>(acc, now.half[0], x[2 * b]);
         multiply<false>(acc, now.half[1], x[2 * b + 1]);
-        continue;
+      } else {
+        sums partial;
+        if constexpr (!block_scales) in.load_scales(scale, stage, b);
+        multiply<true>(partial, now.half[0], x[2 * b]);
+        if constexpr (!block_scales) add(acc, partial, scale, 0);
+        multiply<!block_scales>(partial, now.half[1], x[2 * b + 1]);
+        add(acc, partial, scale, block_scales ? b : 1);
       }
-      sums partial;
-      if constexpr (!block_scales) in.load_scales(scale, stage, b);
-      multiply<true>(partial, now.half[0], x[2 * b]);
-      if constexpr (!block_scales) add(acc, partial, scale, 0);
-      multiply<!block_scales>(partial, now.half[1], x[2 * b + 1]);
-      add(acc, partial, scale, block_scales ? b : 1);
     }
   }
 
@@ -170,7 +170,7 @@ template <class T, quant_layout Form, int NTiles, bool Branch, bool FullUnits, b
           in.request(i, stage);
       }
       if (Branch && ((!Grouped && i == 0) || in.has(i))) branch.prefetch_b(i);
-      quantized_detail::end_of_copies();
+      ptx::commit_copies();
     };
     const auto request_others = [&] {
 #pragma unroll
@@ -197,7 +197,7 @@ template <class T, quant_layout Form, int NTiles, bool Branch, bool FullUnits, b
       find_token_factor(in.g.in_norm, in.warp, in.k(), in.base + in.g.factors_at);
     const dequant numbers{in.table() + in.lane * 4};
     const auto arrive = [&](int i, int stage) {
-      quantized_detail::wait_for_copies<stages - 1>();
+      ptx::wait_for_copies<stages - 1>();
       __syncwarp();
       if constexpr (units::has_scales && !widens_late)
         if (in.nested) in.widen_scales(i, stage);
@@ -272,7 +272,7 @@ template <class T, quant_layout Form, int NTiles, bool Branch, bool FullUnits, b
   // End of a phase: computes and stores y of `count` units, beginning with this CTA's unit `i`.
   __device__ void finish(int i, int count, const low_rank_branch& branch) const {
     const int thread = static_cast<int>(threadIdx.x), all = count * 128 * NTiles;
-    if (loads_shrink && i == 0) quantized_detail::wait_for_copies<stages - 1>();  // U, loaded with the second unit
+    if (loads_shrink && i == 0) ptx::wait_for_copies<stages - 1>();  // U, loaded with the second unit
     ptx::named_barrier(own_barrier, consumers);
     if (Branch && branch.groups() > 0) {
       expand(i, count, branch);
@@ -358,7 +358,7 @@ template <class T, quant_layout Form, int NTiles, bool Branch, bool FullUnits, b
   // Scale of a row, or of the tensor.
   __device__ static float scale_of_row(const quantized_segment& of, int row) {
     const float s = of.from.scale(of.from.format.scaled == scale_granularity::row ? row : 0);
-    return Form == quant_layout::int8 ? quant_formats::int8_format::dequantize(1, s) : s;
+    return stored_values<T, Form>::row_scale(s);
   }
   // x Wᵀ + U Bᵀ of an element, over the columns of this CTA.
   __device__ __forceinline__ float number(const element& e, int i) const {

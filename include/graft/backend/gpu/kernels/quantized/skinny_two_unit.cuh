@@ -63,7 +63,7 @@ template <class T, quant_layout Form, bool Branch> struct two_unit_block {
   __device__ void request() const {
     if constexpr (Branch) {
       if (warp < units && has(warp)) prefetch_b(warp);
-      quantized_detail::end_of_copies();
+      ptx::commit_copies();
     }
     const int row1 = lane / 8, vec = lane % 8;
     const unsigned char* from =
@@ -84,16 +84,16 @@ template <class T, quant_layout Form, bool Branch> struct two_unit_block {
 #pragma unroll
     for (int unit = 0; unit < units; ++unit) {
       if (has(unit)) {
-        quantized_detail::copy16(up + even, from, 16);
-        quantized_detail::copy16(up + 4 * 256 + odd, from + 4 * row_bytes, 16);
-        quantized_detail::copy16(low + even, from + 8 * row_bytes, 16);
-        quantized_detail::copy16(low + 4 * 128 + odd, from + 12 * row_bytes, 16);
+        ptx::copy_async16(up + even, from, 16);
+        ptx::copy_async16(up + 4 * 256 + odd, from + 4 * row_bytes, 16);
+        ptx::copy_async16(low + even, from + 8 * row_bytes, 16);
+        ptx::copy_async16(low + 4 * 128 + odd, from + 12 * row_bytes, 16);
         if constexpr (nested)
-          quantized_detail::copy4(to + lane / unit_rows * 4, scale, 4);
+          ptx::copy_async4(to + lane / unit_rows * 4, scale, 4);
         else if (lane < unit_rows)
-          quantized_detail::copy16(to, scale, 16);
+          ptx::copy_async16(to, scale, 16);
       }
-      quantized_detail::end_of_copies();
+      ptx::commit_copies();
       up += unit_in_table, low += unit_in_lower, to += unit_scales;
       from += static_cast<std::uint32_t>(rows * row_bytes), scale += further;
     }
@@ -101,8 +101,8 @@ template <class T, quant_layout Form, bool Branch> struct two_unit_block {
   // Loads the first 16 columns of the rows of B of a unit.
   __device__ void prefetch_b(int unit) const {
     const T* const b = static_cast<const T*>(of.adapter.b);
-    quantized_detail::copy16(b_rows + unit * b_rows_bytes + lane * 16,
-                             b + static_cast<long long>(row_of(unit) + lane / 2) * of.adapter.rank + lane % 2 * 8, 16);
+    ptx::copy_async16(b_rows + unit * b_rows_bytes + lane * 16,
+                      b + static_cast<long long>(row_of(unit) + lane / 2) * of.adapter.rank + lane % 2 * 8, 16);
   }
   __device__ void fill_tables() const {
     const auto thread = static_cast<int>(threadIdx.x);
@@ -150,7 +150,7 @@ template <class T, quant_layout Form, bool Branch> struct two_unit_block {
         v = *reinterpret_cast<const uint4*>(x() + static_cast<long long>(row) * columns + chunk(c) * 32 + quad * 8);
       const std::uint32_t a0[4] = {a.upper[c].x, a.lower[c].x, a.upper[c].y, a.lower[c].y},
                           a1[4] = {a.upper[c].z, a.lower[c].z, a.upper[c].w, a.lower[c].w};
-      quantized_detail::multiply<T>(sum, a0, v.x, v.y), quantized_detail::multiply<T>(sum, a1, v.z, v.w);
+      ptx::mma_m16n8k16_unordered<T>(sum, a0, v.x, v.y), ptx::mma_m16n8k16_unordered<T>(sum, a1, v.z, v.w);
     }
 #pragma unroll
     for (int e = 0; e < 4; ++e)
@@ -181,7 +181,7 @@ template <class T, quant_layout Form, bool Branch> struct two_unit_block {
   }
   // Dequantizes double-quantized scales in place before x arrives.
   __device__ void widen_all() const {
-    quantized_detail::wait_for_copies<0>();
+    ptx::wait_for_copies<0>();
     __syncthreads();
 #pragma unroll
     for (int unit = 0; unit < units; ++unit) {
@@ -230,10 +230,10 @@ template <class T, quant_layout Form, bool Branch> struct two_unit_block {
         const std::uint32_t one[4] = {p[0], q[0], p[1], q[1]}, other[4] = {p[2], q[2], p[3], q[3]};
         const uint4& v = x[2 * b + h];
         if (h == 0)
-          quantized_detail::multiply_first<T>(sum, one, v.x, v.y);
+          ptx::mma_m16n8k16_first<T>(sum, one, v.x, v.y);
         else
-          quantized_detail::multiply<T>(sum, one, v.x, v.y);
-        quantized_detail::multiply<T>(sum, other, v.z, v.w);
+          ptx::mma_m16n8k16_unordered<T>(sum, one, v.x, v.y);
+        ptx::mma_m16n8k16_unordered<T>(sum, other, v.z, v.w);
       }
 #pragma unroll
       for (int e = 0; e < 4; ++e) acc[e] = fmaf(s[e >> 1][b], sum[e], acc[e]);
@@ -255,13 +255,13 @@ template <class T, quant_layout Form, bool Branch> struct two_unit_block {
     return table + warp * warp_in_table + 128 + lane / 8 * 256 + lane % 8 * 16;
   }
   __device__ void prefetch_partial() const {
-    quantized_detail::copy16(partial_at(), own_partial(0), 16);
-    quantized_detail::end_of_copies();
+    ptx::copy_async16(partial_at(), own_partial(0), 16);
+    ptx::commit_copies();
   }
   __device__ void add_partial() const {
     uint4 v = make_uint4(0, 0, 0, 0);
     if (has(1)) {
-      quantized_detail::wait_for_copies<0>();
+      ptx::wait_for_copies<0>();
       v = ptx::load_shared_uint4(partial_at());
     }
 #pragma unroll 1
@@ -279,7 +279,7 @@ template <class T, quant_layout Form, bool Branch> struct two_unit_block {
         const std::uint32_t low_weight = low_at(unit, warp, row, quad);
         const float4 was = ptx::load_shared_float4(sum_at(low_weight));
         float sum[4] = {was.x, was.y, was.z, was.w};
-        quantized_detail::multiply<T>(sum, rows, low, high);
+        ptx::mma_m16n8k16_unordered<T>(sum, rows, low, high);
         store_sum(low_weight, sum);
       }
     }
@@ -345,7 +345,7 @@ template <class T, quant_layout Form, bool Branch> struct two_unit_block {
         const std::uint32_t used = ptx::load_relaxed(of.counters);
         if (lane == 0) ptx::store_shared(shrink_set, used);
       }
-      quantized_detail::wait_for_copies<units>();  // B
+      ptx::wait_for_copies<units>();  // B
     }
     __syncthreads();
     if (late) ptx::launch_dependents();
@@ -353,11 +353,11 @@ template <class T, quant_layout Form, bool Branch> struct two_unit_block {
 #pragma unroll 1
     for (int unit = 0; unit < units; ++unit) {
       if (unit == 1) {
-        quantized_detail::wait_for_copies<0>();
+        ptx::wait_for_copies<0>();
         if (!has(1)) break;
         if (adds()) prefetch_partial();
       } else {
-        quantized_detail::wait_for_copies<1>();
+        ptx::wait_for_copies<1>();
       }
       __syncwarp();
       take(unit, x);

@@ -48,8 +48,23 @@ struct quantized_weight {
     switch (format.type) {
       case dtype::int8: return quant_formats::int8_format::dequantize(static_cast<signed char>(qweight[i]), scale);
       case dtype::f8_e4m3: return quant_formats::fp8_format::value(qweight[i]) * scale;
-      default: return table[quant_formats::nibble_at(qweight, i)] * scale;
+      case dtype::nf4:
+      case dtype::fp4: return table[quant_formats::nibble_at(qweight, i)] * scale;
+      case dtype::f32:
+      case dtype::f64:
+      case dtype::bf16:
+      case dtype::f16:
+      case dtype::i64:
+      case dtype::u2:
+      case dtype::u3:
+      case dtype::u4:
+      case dtype::u8:
+      case dtype::f4_e2m1:
+      case dtype::f8_e5m2:
+      case dtype::f8_e8m0:
+      case dtype::ggml: break;  // check_gpu_format has refused them
     }
+    return nanf("");
   }
   // Dequantizes N elements from `first` on. In ggml formats they must be in one block.
   template <int N> __device__ void load(float (&to)[N], long long first) const {

@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(32 * rotate_rows_warps, Depth == 4 ? 1 : 2)
 #pragma unroll
           for (int s = 0; s < 2; ++s)
 #pragma unroll
-            for (int t = 0; t < 4; ++t) mma::multiply<T>(acc[t], left[s], right[c][d][s][t]);
+            for (int t = 0; t < 4; ++t) ptx::mma_m16n8k16<T>(acc[t], left[s], right[c][d][s][t]);
         }
 #pragma unroll
         for (int h = 0; h < 2; ++h)

@@ -6,8 +6,8 @@
 // A team of threads takes a row through all factors. The b elements of a block are two contiguous halves in natural
 // order, so nothing is moved. Values between factors are stored in scratch memory of the caller, in Real.
 #pragma once
-#include <graft/backend/gpu/dispatch/targets.h>
 #include <graft/backend/gpu/kernels/gemm/batched.cuh>
+#include <graft/backend/gpu/kernels/rotation/capabilities.h>
 
 #include <utility>
 

@@ -6,9 +6,11 @@
 //     inner elements 8q + 4s + 2h + {0, 1} of column 4 (lane / 4) + t
 // and the thread that has rows lane / 4 and lane / 4 + 8 of x has 8 adjacent columns of them, from 8q on.
 #pragma once
+#include <graft/backend/gpu/arch/mma_sync.cuh>
+#include <graft/backend/gpu/arch/ptx.cuh>
 #include <graft/backend/gpu/arch/wgmma.cuh>
-#include <graft/backend/gpu/kernels/gemm/sm80_mma.cuh>
 #include <graft/backend/gpu/kernels/rotation/butterfly.cuh>
+#include <graft/backend/gpu/tile/epilogue.cuh>
 
 namespace graft::gpu {
 
@@ -79,7 +81,7 @@ __device__ inline void rotate_rows16(rotated_rows& acc, const uint4& low, const 
 #pragma unroll
   for (int s = 0; s < 2; ++s)
 #pragma unroll
-    for (int t = 0; t < 4; ++t) mma::multiply<T>(acc[t], left[s], right[s][t]);
+    for (int t = 0; t < 4; ++t) ptx::mma_m16n8k16<T>(acc[t], left[s], right[s][t]);
 }
 template <class T> __device__ inline uint4 packed_row(const rotated_rows& acc, int h) {
   return make_uint4(pack<T>(acc[0][2 * h], acc[1][2 * h]), pack<T>(acc[2][2 * h], acc[3][2 * h]),

@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sampling: chooses the next token of each row on the device, as model/sampler.h defines it: repetition penalty, temperature,
-// top-k, top-p, and one draw from a counter-based random number.
+// Sampling: chooses the next token of each row on the device, as model/sampler.h defines it: repetition penalty,
+// temperature, top-k, top-p, and one draw from a counter-based random number.
 //
-// One thread block samples one row of logits [rows, vocabulary]. Phases: (1) argmax; greedy decoding ends here. (2) Top-k: a
-// radix select finds the key of the k-th largest score, 8 bits of the key per pass. (3) Top-p: a radix select weighted by
-// probability finds the key at which the smallest scores reach a mass of 1 - p. (4) A block-wide prefix sum of the remaining
-// masses finds the token at which the drawn fraction of the total is reached; tokens count in their order.
+// One thread block samples one row of logits [rows, vocabulary]. Phases: (1) argmax; greedy decoding ends here. (2)
+// Top-k: a radix select finds the key of the k-th largest score, 8 bits of the key per pass. (3) Top-p: a radix select
+// weighted by probability finds the key at which the smallest scores reach a mass of 1 - p. (4) A block-wide prefix sum
+// of the remaining masses finds the token at which the drawn fraction of the total is reached; tokens count in their
+// order.
 //
-// Deterministic: probabilities are integers in units of 2^-40 of the largest one, so that sums do not depend on their order.
-// Scans and reductions are CUB's. The radix select is our own because CUB's histograms count keys and add no weights.
+// Deterministic: probabilities are integers in units of 2^-40 of the largest one, so that sums do not depend on their
+// order. Scans and reductions are CUB's. The radix select and its histogram are our own: CUB has no block-wide select,
+// its histograms count keys and add no weights, and DeviceTopK and DeviceRadixSort would be several launches per row
+// instead of one for all rows.
 #pragma once
 #include <cub/block/block_reduce.cuh>
 #include <cub/block/block_scan.cuh>
@@ -63,7 +66,7 @@ constexpr long long seen_words(long long vocabulary) { return (vocabulary + 31) 
 namespace detail {
 
 inline constexpr int sample_threads = 1024, radix_bins = 256;
-using whole = unsigned long long;
+using u64 = unsigned long long;
 
 // Maps floats to integers of the same order.
 __device__ inline std::uint32_t key_of(float v) {
@@ -74,8 +77,8 @@ __device__ inline float score_of(std::uint32_t key) {
   return __uint_as_float((key & 0x80000000U) != 0 ? key & 0x7fffffffU : ~key);
 }
 // The probability of a score in units of 2^-40 of that of the largest score.
-__device__ inline whole mass(float score, float most) {
-  return static_cast<whole>(::exp(static_cast<double>(score - most)) * 0x1p40);
+__device__ inline u64 mass(float score, float most) {
+  return static_cast<u64>(::exp(static_cast<double>(score - most)) * 0x1p40);
 }
 
 template <class T> struct row_scores {
@@ -113,10 +116,10 @@ struct better_token {
     return a.key > b.key || (a.key == b.key && a.token < b.token) ? a : b;
   }
 };
-using block_scan = cub::BlockScan<whole, sample_threads>;
+using block_scan = cub::BlockScan<u64, sample_threads>;
 using block_argmax = cub::BlockReduce<best_token, sample_threads>;
 struct sample_memory {
-  whole bins[radix_bins], wanted;
+  u64 bins[radix_bins], wanted;
   std::uint32_t prefix;
   int chosen;
   best_token best;
@@ -126,16 +129,16 @@ struct sample_memory {
   };
 };
 // The sum over the threads before this one, and in `all` the sum over the block.
-__device__ inline whole exclusive_scan(whole mine, whole& all, sample_memory& m) {
+__device__ inline u64 exclusive_scan(u64 mine, u64& all, sample_memory& m) {
   __syncthreads();  // the storage may still be in use by the scan before
-  whole before = 0;
+  u64 before = 0;
   block_scan(m.scan).ExclusiveSum(mine, before, all);
   return before;
 }
-// Radix select: the key at which the sum of the weights, taken from the largest or from the smallest key, reaches `wanted`.
-// On return `wanted` is the rest that elements of that key contribute.
+// Radix select: the key at which the sum of the weights, taken from the largest or from the smallest key, reaches
+// `wanted`. On return `wanted` is the rest that elements of that key contribute.
 template <class Weight>
-__device__ std::uint32_t radix_select(long long n, whole& wanted, bool from_above, const Weight& weight,
+__device__ std::uint32_t radix_select(long long n, u64& wanted, bool from_above, const Weight& weight,
                                       sample_memory& m) {
   std::uint32_t prefix = 0, mask = 0;
   for (int shift = 24; shift >= 0; shift -= 8) {
@@ -144,15 +147,18 @@ __device__ std::uint32_t radix_select(long long n, whole& wanted, bool from_abov
     __syncthreads();
     for (long long i = threadIdx.x; i < n; i += sample_threads) {
       std::uint32_t key = 0;
-      const whole w = weight(i, key);
+      const u64 w = weight(i, key);
       if (w != 0 && (key & mask) == prefix) atomicAdd(&m.bins[key >> shift & 255U], w);
     }
+    // A thread per bin, in the order of the selection: the bin in which the running sum reaches `wanted`, or the last
+    // one.
+    const int order = static_cast<int>(threadIdx.x), bin = from_above ? radix_bins - 1 - order : order;
     __syncthreads();
-    if (threadIdx.x == 0) {
-      int b = from_above ? radix_bins - 1 : 0;
-      for (int k = 0; k + 1 < radix_bins && m.bins[b] < wanted; ++k) wanted -= m.bins[b], b += from_above ? -1 : 1;
-      m.prefix = prefix | static_cast<std::uint32_t>(b) << shift, m.wanted = wanted;
-    }
+    const u64 mine = order < radix_bins ? m.bins[bin] : 0;
+    u64 all = 0;
+    const u64 before = exclusive_scan(mine, all, m);
+    if (order < radix_bins && before < wanted && (before + mine >= wanted || order == radix_bins - 1))
+      m.prefix = prefix | static_cast<std::uint32_t>(bin) << shift, m.wanted = wanted - before;
     __syncthreads();
     prefix = m.prefix, wanted = m.wanted, mask |= 255U << shift;
   }
@@ -176,45 +182,45 @@ template <class Scores>
 __device__ int draw(const Scores& scores, long long n, float best, const sampling_numbers& settings, double number,
                     sample_memory& m) {
   std::uint32_t least = 0;
-  whole wanted = static_cast<whole>(settings.top_k), all = 0,
-        stay = n;  // of the tokens at the least key, how many stay
-  const auto counted = [&](long long i, std::uint32_t& key) { return key = key_of(scores[i]), whole{1}; };
+  u64 wanted = static_cast<u64>(settings.top_k), all = 0,
+      stay = n;  // of the tokens at the least key, how many stay
+  const auto counted = [&](long long i, std::uint32_t& key) { return key = key_of(scores[i]), u64{1}; };
   if (settings.top_k > 0 && settings.top_k < n) least = radix_select(n, wanted, true, counted, m);
   const auto weighed = [&](long long i, std::uint32_t& key) {
     const float s = scores[i];
     key = key_of(s);
-    return key >= least ? mass(s, best) : whole{0};
+    return key >= least ? mass(s, best) : u64{0};
   };
   // From here on a thread has consecutive tokens, because masses are summed in token order.
   const long long each = (n + sample_threads - 1) / sample_threads, first = threadIdx.x * each,
                   end = first + each < n ? first + each : n;
   std::uint32_t key = 0;
-  whole mine = 0;
+  u64 mine = 0;
   for (long long i = first; i < end; ++i) mine += weighed(i, key);
   exclusive_scan(mine, all, m);
   if (settings.top_p < 1) {
-    wanted = static_cast<whole>((1 - settings.top_p) * static_cast<double>(all)) + 1;
+    wanted = static_cast<u64>((1 - settings.top_p) * static_cast<double>(all)) + 1;
     least = radix_select(n, wanted, false, weighed, m);
-    whole equal = 0;
+    u64 equal = 0;
     for (long long i = first; i < end; ++i) equal += key_of(scores[i]) == least ? 1 : 0;
-    const whole gone = (wanted - 1) / mass(score_of(least), best);
-    whole equals = 0;
-    const whole before = exclusive_scan(equal, equals, m);
+    const u64 gone = (wanted - 1) / mass(score_of(least), best);
+    u64 equals = 0;
+    const u64 before = exclusive_scan(equal, equals, m);
     stay = equals - gone > before ? equals - gone - before : 0;  // of the tokens of this thread
   }
-  whole left = stay;
+  u64 left = stay;
   const auto kept_mass = [&](long long i) {
-    const whole w = weighed(i, key);
+    const u64 w = weighed(i, key);
     if (settings.top_p < 1 && key == least) {
-      if (left == 0) return whole{0};
+      if (left == 0) return u64{0};
       --left;
     }
     return w;
   };
   mine = 0;
   for (long long i = first; i < end; ++i) mine += kept_mass(i);
-  whole reached = exclusive_scan(mine, all, m);
-  const auto target = static_cast<whole>(number * static_cast<double>(all));
+  u64 reached = exclusive_scan(mine, all, m);
+  const auto target = static_cast<u64>(number * static_cast<double>(all));
   if (reached <= target && target < reached + mine) {
     left = stay;
     long long i = first;

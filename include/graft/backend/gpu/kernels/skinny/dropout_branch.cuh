@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Low-rank branch with dropout in training (plan/dropout_branch.h), sm_80 and later, by mma.sync on 16-bit data:
+// Low-rank branch with dropout in training (plan/launch/dropout_gemm.h), sm_80 and later, by mma.sync on 16-bit data:
 //
 //   shrink        U = drop(x) Aᵀ
 //   sum (wgrad)   D = Tᵀ drop(x)
@@ -13,12 +13,14 @@
 // warps are added in the order of the warps: deterministic.
 #pragma once
 #include <graft/backend/dropout_mask.h>
+#include <graft/backend/gpu/arch/mma_sync.cuh>
+#include <graft/backend/gpu/arch/ptx.cuh>
 #include <graft/backend/gpu/dispatch/gemm.h>
 #include <graft/backend/gpu/kernels/elementwise/for_each.cuh>
-#include <graft/backend/gpu/kernels/gemm/sm80_mma.cuh>
+#include <graft/backend/gpu/tile/epilogue.cuh>
 #include <graft/backend/gpu/tile/tensor.cuh>
 #include <graft/core/algorithm.h>
-#include <graft/plan/dropout_branch.h>
+#include <graft/plan/launch/dropout_gemm.h>
 
 namespace graft::gpu {
 
@@ -175,7 +177,7 @@ __global__ void __launch_bounds__(32 * dropout_kernels::wide_block_warps) dropou
           const uint4 &low = now[2 * m], &high = now[2 * m + 1];
           const std::uint32_t left[4] = {s == 0 ? low.x : low.z, s == 0 ? high.x : high.z, s == 0 ? low.y : low.w,
                                          s == 0 ? high.y : high.w};
-          mma::multiply<T>(acc[m][n], left, right);
+          ptx::mma_m16n8k16<T>(acc[m][n], left, right);
         }
       }
     load_factor(a, c + stride);
@@ -245,7 +247,7 @@ __global__ void __launch_bounds__(32 * dropout_kernels::wide_block_warps) dropou
       const std::uint32_t right[2] = {
           __byte_perm(j < 2 ? now.x[0].x : now.x[0].y, j < 2 ? now.x[1].x : now.x[1].y, which),
           __byte_perm(j < 2 ? now.x[2].x : now.x[2].y, j < 2 ? now.x[3].x : now.x[3].y, which)};
-      mma::multiply<T>(acc[j], left, right);
+      ptx::mma_m16n8k16<T>(acc[j], left, right);
     }
     now = next, next = then;
   }
@@ -318,7 +320,7 @@ __global__ void __launch_bounds__(dropout_kernels::threads)
                                        dropout_kernels::load_two_ranks<T>(b, row, rows, r + 8),
                                        dropout_kernels::load_two_ranks<T>(b, row + 8, rows, r + 8)};
 #pragma unroll
-        for (int t = 0; t < 4; ++t) mma::multiply<T>(acc[t], left, right[n][t]);
+        for (int t = 0; t < 4; ++t) ptx::mma_m16n8k16<T>(acc[t], left, right[n][t]);
       }
 #pragma unroll
       for (int h = 0; h < 2; ++h) {

@@ -10,8 +10,10 @@
 //              builds the B fragments by byte permutes of two rows.
 // Reduction    Over the warps in their order, in shared memory: deterministic.
 #pragma once
+#include <graft/backend/gpu/arch/mma_sync.cuh>
+#include <graft/backend/gpu/arch/ptx.cuh>
 #include <graft/backend/gpu/kernels/elementwise/for_each.cuh>
-#include <graft/backend/gpu/kernels/gemm/sm80_mma.cuh>
+#include <graft/backend/gpu/tile/epilogue.cuh>
 
 namespace graft::gpu {
 
@@ -51,7 +53,7 @@ template <class T> struct skinny_nn_block {
       const unsigned which = j % 2 == 0 ? 0x5410U : 0x7632U;
       const std::uint32_t right[2] = {__byte_perm(j < 2 ? o.w[0].x : o.w[0].y, j < 2 ? o.w[1].x : o.w[1].y, which),
                                       __byte_perm(j < 2 ? o.w[2].x : o.w[2].y, j < 2 ? o.w[3].x : o.w[3].y, which)};
-      mma::multiply<T>(acc[j], o.x, right);
+      ptx::mma_m16n8k16<T>(acc[j], o.x, right);
     }
   }
 };

@@ -13,6 +13,7 @@
 #pragma once
 #include <graft/backend/gpu/dispatch/skinny.h>
 #include <graft/backend/gpu/kernels/quantized/shrink.cuh>
+#include <graft/backend/gpu/tile/exchange.cuh>
 
 namespace graft::gpu {
 
@@ -50,7 +51,7 @@ __global__ void __launch_bounds__(shrink_threads) shrink_kernel(const __grid_con
   __shared__ alignas(16) float4 partials[shrink_blocks][sums_of_all / 4];
   __shared__ alignas(8) std::uint64_t bar;
   ptx::launch_dependents();
-  const std::uint32_t all_partials = ptx::shared_address(&bar);
+  const cluster_mailbox all_partials{ptx::shared_address(&bar)};
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, row = thread % 32 / 4, quad = thread % 4;
   const int cluster = static_cast<int>(blockIdx.x) / shrink_blocks,
             block = static_cast<int>(blockIdx.x) % shrink_blocks;
@@ -62,8 +63,8 @@ __global__ void __launch_bounds__(shrink_threads) shrink_kernel(const __grid_con
   const int part = block * shrink_warps + warp, all = g.k / 32, begin = all * part / (shrink_blocks * shrink_warps),
             end = all * (part + 1) / (shrink_blocks * shrink_warps);
   if (thread == 0 && block == 0) {
-    ptx::barrier_init(all_partials, 1), ptx::barrier_init_fence();
-    ptx::barrier_arrive_expect_tx(all_partials, sizeof partials);
+    all_partials.init(), ptx::barrier_init_fence();
+    all_partials.expect(sizeof partials);
   }
   ptx::cluster_arrive();
   for (int c = begin + at_once; c < end; ++c)  // the first at_once chunks are loaded to registers before the wait
@@ -83,14 +84,14 @@ __global__ void __launch_bounds__(shrink_threads) shrink_kernel(const __grid_con
 #pragma unroll
     for (int i = 0; i < count; ++i) {
       const float4 one = static_cast<const float4*>(from)[i * (sums_of_all / 4) + thread];
-      v.x += one.x, v.y += one.y, v.z += one.z, v.w += one.w;
+      add_to(v, one);
     }
     return v;
   };
-  ptx::store_dsmem_async(ptx::shared_address(&partials[block][thread]), all_partials, 0, add_up(sums, shrink_warps));
+  all_partials.send(ptx::shared_address(&partials[block][thread]), 0, add_up(sums, shrink_warps));
   ptx::wait_for_dependency();  // the preceding kernel may still read its own U from this memory
   if (block != 0) return;
-  ptx::barrier_wait(all_partials, 0);
+  all_partials.wait();
   *reinterpret_cast<float4*>(of.shrink_out + thread / 4 * of.pitch + rows + thread % 4 * 4) =
       add_up(partials, shrink_blocks);
 #endif

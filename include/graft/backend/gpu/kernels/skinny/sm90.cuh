@@ -10,6 +10,8 @@
 // Work split   Block (split, tile): a tile of Rows outputs of one layer of the group, and one of Splits parts of k. The
 //              splits of a tile are a cluster. A gated tile has half of its rows from each of two layers
 //              (sm90_gated_epilogue.cuh).
+// Pipeline     Stages of W, A and x, filled by three producers: full when the bytes of all have arrived. The first
+//              round has no acquire, and only stages that will be refilled are released.
 // Warp roles   Warps 0 to 3: consumer, products and epilogue. One producer warp each for W, x and (Rank > 0) the
 //              adapter. Further warps: prologue (Fallback, Rank = 0), 1 / rms of a fused norm (sm90_fused_norm.cuh).
 // Phases       W and A are requested at once, x after griddepcontrol.wait. Mainloop. Expand: each block multiplies its
@@ -29,6 +31,7 @@
 #include <graft/backend/gpu/kernels/skinny/sm90_layout.h>
 #include <graft/backend/gpu/kernels/skinny/sm90_split_k.cuh>
 #include <graft/backend/gpu/tile/epilogue.cuh>
+#include <graft/backend/gpu/tile/pipeline.cuh>
 
 #include <type_traits>
 
@@ -60,13 +63,12 @@ struct skinny_block {
   std::uint32_t base;
   int row0, split, k_begin, k_end;
 
-  // Pipeline stages in use. Kernels with ExtraBytes let the launch choose fewer.
-  __device__ int ring() const { return shape::adjustable_stages && g.ring < shape::stages ? g.ring : shape::stages; }
-  __device__ std::uint32_t full(int q) const { return base + shape::barriers + 8 * q; }
-  __device__ std::uint32_t empty(int q) const { return full(shape::stages + q); }
-  __device__ std::uint32_t b_ready() const { return full(2 * shape::stages); }
-  __device__ std::uint32_t partials_full() const { return b_ready() + 8; }
-  __device__ std::uint32_t x_full(int q) const { return partials_full() + 8 + 8 * q; }
+  __device__ pipeline ring() const { return {base + shape::barriers, shape::stages}; }
+  // Stages in use. Kernels with ExtraBytes let the launch choose fewer.
+  __device__ int stages() const { return shape::adjustable_stages && g.ring < shape::stages ? g.ring : shape::stages; }
+  __device__ std::uint32_t b_ready() const { return base + shape::barriers + pipeline::bytes(shape::stages); }
+  __device__ cluster_mailbox partials() const { return {b_ready() + 8}; }
+  __device__ std::uint32_t x_full(int q) const { return b_ready() + 16 + 8 * q; }
   // Groups of eight tokens in this call.
   __device__ int token_tiles() const { return Tokens <= 16 ? Tokens / 8 : (g.m + 7) / 8; }
   __device__ bool gated() const { return can_gate && g.gated; }
@@ -82,11 +84,11 @@ struct skinny_block {
 #pragma unroll
       for (int i = 0; i < barriers; ++i)
         // With a prologue, full(q) also waits for the warp that scales x.
-        ptx::barrier_init(full(i), scales && i < shape::stages && prologue() != nullptr ? 2 : 1);
+        ptx::barrier_init(ring().full(i), scales && i < shape::stages && prologue() != nullptr ? 2 : 1);
       ptx::barrier_init_fence();
       if (Splits > 1)
-        ptx::barrier_arrive_expect_tx(partials_full(), shape::receive_buffer_bytes / (Tokens / 8) *
-                                                           (shape::split_by_tokens ? Tokens / 8 : token_tiles()));
+        partials().expect(shape::receive_buffer_bytes / (Tokens / 8) *
+                          (shape::split_by_tokens ? Tokens / 8 : token_tiles()));
     }
     if (Splits > 1)
       ptx::cluster_sync_relaxed();
@@ -101,20 +103,19 @@ struct skinny_block {
   // each stage from the consumers.
   template <class Request, class Pause>
   __device__ __forceinline__ void request_all(int first, const Request& request, const Pause& pause) const {
-    const int stages = ring(), first_stages = stages < k_end - k_begin ? stages : k_end - k_begin;
+    const int used = stages(), first_stages = used < k_end - k_begin ? used : k_end - k_begin;
     int i = 0;
 #pragma unroll 1
     for (; i < first_stages && i < first; ++i) request(k_begin + i, i);
     pause();
 #pragma unroll 1
     for (; i < first_stages; ++i) request(k_begin + i, i);
-    int q = 0;
-    std::uint32_t phase = 0;
+    pipeline_state at;  // the first round had no acquire
 #pragma unroll 1
     for (int k = k_begin + first_stages; k < k_end; ++k) {
-      ptx::barrier_wait(empty(q), phase);
-      request(k, q);
-      if (++q == stages) q = 0, phase ^= 1;
+      ring().producer_acquire(at);
+      request(k, at.stage);
+      at.advance(used);
     }
   }
   __device__ void request_w() const {
@@ -123,10 +124,11 @@ struct skinny_block {
     request_all(
         shape::stages_before_x,
         [&](int k, int q) {
-          ptx::barrier_arrive_expect_tx(full(q), shape::stage - shape::x + (prologue() != nullptr ? 0 : g.x_bytes));
-          ptx::load_tile(base + q * shape::stage, &w_map, k * 64, row0, full(q), policy);
+          const std::uint32_t full =
+              ring().producer_commit(q, shape::stage - shape::x + (prologue() != nullptr ? 0 : g.x_bytes));
+          ptx::load_tile(base + q * shape::stage, &w_map, k * 64, row0, full, policy);
           if (gated())  // a box has half of the tile's rows
-            ptx::load_tile(base + q * shape::stage + half * 128, &maps.w[1], k * 64, row0, full(q), policy);
+            ptx::load_tile(base + q * shape::stage + half * 128, &maps.w[1], k * 64, row0, full, policy);
         },
         [] { ptx::wait_for_dependency(); });
   }
@@ -134,7 +136,7 @@ struct skinny_block {
     request_all(
         0,
         [&](int k, int q) {
-          const std::uint32_t here = prologue() != nullptr ? x_full(q) : full(q);
+          const std::uint32_t here = prologue() != nullptr ? x_full(q) : ring().full(q);
           if (prologue() != nullptr) ptx::barrier_arrive_expect_tx(here, g.x_bytes);
           ptx::load_tile(base + q * shape::stage + shape::w + shape::a, &x_map, k * 64, 0, here, ptx::evict_last);
         },
@@ -153,11 +155,11 @@ struct skinny_block {
         [&](int k, int q) {
           const std::uint32_t to = base + q * shape::stage + shape::w;
           const long long from = static_cast<long long>(k) * shape::a;
-          if (!gated()) return ptx::load_bulk(to, a + from, shape::a, full(q));
-          ptx::load_bulk(to, a + from, shape::a / 2, full(q));
+          if (!gated()) return ptx::load_bulk(to, a + from, shape::a, ring().full(q));
+          ptx::load_bulk(to, a + from, shape::a / 2, ring().full(q));
           ptx::load_bulk(to + shape::a / 2,
                          static_cast<const char*>(g.segment[1].adapter.a_tiles) + from + shape::a / 2, shape::a / 2,
-                         full(q));
+                         ring().full(q));
         },
         [&] {
           ptx::barrier_arrive_expect_tx(b_ready(), Rows * shape::pitch);
@@ -169,36 +171,30 @@ struct skinny_block {
 
   // ---- consumer: one warpgroup --------------------------------------------------------------------------------------
   __device__ __forceinline__ void accumulate(accumulators& acc) const {
-    int q = 0, before = -1;
-    const int stages = ring();
-    std::uint32_t phase = 0;
+    wgmma_pipeline_state at;
+    const int used = stages();
     if constexpr (Fallback)
       for (auto& block : acc)
         for (float& v : block) v = 0;  // with a short K a split may have no step
 #pragma unroll 1
     for (int k = k_begin; k < k_end; ++k) {
-      ptx::barrier_wait(full(q), phase);
-      const std::uint32_t at = base + q * shape::stage;
-      const std::uint64_t w = tile_descriptor(at), x = tile_descriptor(at + shape::w + shape::a);
+      ring().consumer_wait(at);
+      const std::uint32_t tile = base + at.stage * shape::stage;
+      const std::uint64_t w = tile_descriptor(tile), x = tile_descriptor(tile + shape::w + shape::a);
       wgmma_fence();
 #pragma unroll
       for (int kk = 0; kk < 4; ++kk)
 #pragma unroll
         for (int b = 0; b < blocks; ++b)  // 64 rows of 128 bytes are 512 descriptor units of 16 bytes
           wgmma<T, Tokens>::shared(acc[b], w + b * 512 + 2 * kk, x + 2 * kk, k != k_begin || kk != 0);
-      wgmma_commit();
-      wgmma_wait<1>();
-      // Release only stages that will be refilled: nobody waits for the others.
-      if (before >= 0 && k - 1 + stages < k_end && threadIdx.x == 0) ptx::barrier_arrive(empty(before));
-      before = q;
-      if (++q == stages) q = 0, phase ^= 1;
+      // Only stages that will be refilled are released: nobody waits for the others.
+      at.commit(used, k - 1 + used < k_end && threadIdx.x == 0,
+                [&](int before, reads_done done) { ring().consumer_release(before, done); });
     }
     wgmma_wait<0>();
     // Keeps the compiler from moving reads of accumulators above the wait, which would serialize the products.
 #pragma unroll
-    for (auto& block : acc)
-#pragma unroll
-      for (float& v : block) asm volatile("" : "+f"(v)::"memory");
+    for (auto& block : acc) ptx::pin(block);
   }
   // The accumulator rows after those of W are Uᵀ. They go to shared memory as U [token][rank], then acc += B Uᵀ.
   __device__ __forceinline__ void expand(accumulators& acc) const {
@@ -436,7 +432,7 @@ template <class T, int Tokens, class Block> __device__ void scale_x(const Block&
       }
       ptx::fence_async_shared();
       __syncwarp();
-      if (lane == 0) ptx::barrier_arrive(block.full(q));
+      if (lane == 0) block.ring().producer_commit(q);
       prefetch(i, k + 4 * in_flight);
     }
 }

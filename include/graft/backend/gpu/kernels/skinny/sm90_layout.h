@@ -3,8 +3,12 @@
 // takes about ten microseconds, so sizes are template parameters: a size known only at run time costs a visible part of
 // that.
 #pragma once
+#include <cuda.h>
 #include <graft/backend/gpu/dispatch/skinny.h>
-#include <graft/backend/gpu/kernels/gemm/sm90_layout.h>
+#include <graft/backend/gpu/kernels/gemm/adapter_args.h>
+#include <graft/backend/gpu/tile/tile_order.h>
+
+#include <cstdint>
 
 namespace graft::gpu {
 

@@ -3,12 +3,13 @@
 // finishes a share of them.
 //
 // Partial sums that another block finishes are written to its shared memory (st.async over DSMEM, counted on its
-// partials_full barrier) and added there in the order of the splits; a sum of two needs no order. With up to
+// mailbox) and added there in the order of the splits; a sum of two needs no order. With up to
 // eight tokens the shares are units of 16 rows, each the sums of one warp (reduce_rows). With more tokens that would
 // let half of the warps send while the other half finish, so two blocks take alternate groups of eight tokens of all
 // rows (reduce_tokens).
 #pragma once
 #include <graft/backend/gpu/arch/ptx.cuh>
+#include <graft/backend/gpu/tile/exchange.cuh>
 
 namespace graft::gpu {
 
@@ -34,10 +35,10 @@ __device__ __forceinline__ void reduce_rows(const Block& block, typename Block::
 #pragma unroll
     for (int j = 0; j < Block::token_tile_count; ++j)
       if (j < block.token_tiles())
-        ptx::store_dsmem_async(to + j * 512, block.partials_full(), owner,
-                               make_float4(acc[b][4 * j], acc[b][4 * j + 1], acc[b][4 * j + 2], acc[b][4 * j + 3]));
+        block.partials().send(to + j * 512, owner,
+                              make_float4(acc[b][4 * j], acc[b][4 * j + 1], acc[b][4 * j + 2], acc[b][4 * j + 3]));
   }
-  ptx::barrier_wait(block.partials_full(), 0);
+  block.partials().wait();
 #pragma unroll
   for (int b = 0; b < Block::row_blocks; ++b) {
     const int unit = b * 4 + warp;
@@ -50,7 +51,7 @@ __device__ __forceinline__ void reduce_rows(const Block& block, typename Block::
       for (int s = 0; s < Block::all_splits; ++s) {
         float4 partial = make_float4(acc[b][4 * j], acc[b][4 * j + 1], acc[b][4 * j + 2], acc[b][4 * j + 3]);
         if (s != split) partial = ptx::load_shared_float4(receive_buffer(unit, split, s) + j * 512);
-        sum.x += partial.x, sum.y += partial.y, sum.z += partial.z, sum.w += partial.w;
+        add_to(sum, partial);
       }
       acc[b][4 * j] = sum.x, acc[b][4 * j + 1] = sum.y, acc[b][4 * j + 2] = sum.z, acc[b][4 * j + 3] = sum.w;
     }
@@ -76,10 +77,10 @@ __device__ __forceinline__ void reduce_tokens(const Block& block, const typename
         mine[b][4 * j + i] = block.split == 0 ? even : odd, other[i] = block.split == 0 ? odd : even;
       }
       if (b * 4 + warp < shape::units)
-        ptx::store_dsmem_async(box + (b * 4 * own + j) * 512, block.partials_full(), block.split ^ 1,
-                               make_float4(other[0], other[1], other[2], other[3]));
+        block.partials().send(box + (b * 4 * own + j) * 512, block.split ^ 1,
+                              make_float4(other[0], other[1], other[2], other[3]));
     }
-  ptx::barrier_wait(block.partials_full(), 0);
+  block.partials().wait();
 #pragma unroll
   for (int b = 0; b < Block::row_blocks; ++b) {
     if (b * 4 + warp >= shape::units) continue;

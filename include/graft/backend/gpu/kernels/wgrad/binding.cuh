@@ -10,7 +10,7 @@
 #include <graft/backend/gpu/kernels/wgrad/operand.h>
 #include <graft/backend/gpu/runtime/library.h>
 #include <graft/core/algorithm.h>
-#include <graft/plan/wgrad.h>
+#include <graft/plan/launch/wgrad.h>
 
 namespace graft::gpu {
 

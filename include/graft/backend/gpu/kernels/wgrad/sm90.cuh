@@ -9,6 +9,7 @@
 //              have the same tile and divide the tokens.
 // Warp roles   Warpgroups 0 and 1: consumers of 64 columns of Z each, wgmma m64nRank, both operands MN-major as they
 //              are stored. Thread 256: producer.
+// Pipeline     As many stages as let two blocks share a multiprocessor, or as the launch asks for.
 // Phases       Mainloop; the partial sums overwrite the stages in shared memory; cluster barrier; each block reduces a
 //              share of the sums through distributed shared memory and writes it.
 // Forms        columns: as above. diagonal: Q is as wide as Z, and only the square blocks on the diagonal of Zᵀ Q are
@@ -23,9 +24,10 @@
 #pragma once
 #include <graft/backend/gpu/arch/ptx.cuh>
 #include <graft/backend/gpu/arch/wgmma.cuh>
-#include <graft/backend/gpu/kernels/gemm/sm90_layout.h>
 #include <graft/backend/gpu/tile/elements.cuh>
 #include <graft/backend/gpu/tile/epilogue.cuh>
+#include <graft/backend/gpu/tile/pipeline.cuh>
+#include <graft/backend/gpu/tile/tile_order.h>
 
 namespace graft::gpu {
 
@@ -75,42 +77,39 @@ template <class T, int Rank, wgrad_form What> struct wgrad_block {
   int split, splits, column0, rank0;
 
   __device__ int stages() const { return g.stages > 0 ? g.stages : shape::stages; }
-  __device__ std::uint32_t full(int q) const { return base + stages() * shape::stage + 8 * q; }
-  __device__ std::uint32_t empty(int q) const { return full(stages() + q); }
+  __device__ pipeline ring() const { return {base + stages() * shape::stage, stages()}; }
   __device__ int first() const { return static_cast<int>(static_cast<long long>(g.steps) * split / splits); }
   __device__ int last() const { return static_cast<int>(static_cast<long long>(g.steps) * (split + 1) / splits); }
 
   __device__ void start() const {
     if (threadIdx.x == 0) {
-      for (int i = 0; i < stages(); ++i) ptx::barrier_init(full(i), 1), ptx::barrier_init(empty(i), 2);
+      for (int i = 0; i < stages(); ++i) ring().init(i, 1, 2);
       ptx::barrier_init_fence();
     }
     __syncthreads();
   }
   __device__ void produce() const {
-    int q = 0;
-    std::uint32_t phase = 1;
+    pipeline_state at = pipeline_state::producer();
     for (int s = first(); s < last(); ++s) {
-      const std::uint32_t to = base + q * shape::stage;
-      ptx::barrier_wait(empty(q), phase);
-      ptx::barrier_arrive_expect_tx(full(q), shape::stage);
+      const std::uint32_t to = base + at.stage * shape::stage;
+      ring().producer_acquire(at);
+      const std::uint32_t full = ring().producer_commit(at.stage, shape::stage);
       if constexpr (rows_form) {
-        ptx::load_tile(to, &maps.z, s * wgrad_step, column0, full(q), ptx::evict_first);
-        ptx::load_tile(to + 2 * shape::box, &maps.q, s * wgrad_step, rank0, full(q), ptx::evict_last);
+        ptx::load_tile(to, &maps.z, s * wgrad_step, column0, full, ptx::evict_first);
+        ptx::load_tile(to + 2 * shape::box, &maps.q, s * wgrad_step, rank0, full, ptx::evict_last);
       } else {
-        ptx::load_tile(to, &maps.z, column0, s * wgrad_step, full(q), ptx::evict_first);
-        ptx::load_tile(to + shape::box, &maps.z, column0 + 64, s * wgrad_step, full(q), ptx::evict_first);
+        ptx::load_tile(to, &maps.z, column0, s * wgrad_step, full, ptx::evict_first);
+        ptx::load_tile(to + shape::box, &maps.z, column0 + 64, s * wgrad_step, full, ptx::evict_first);
         if constexpr (diagonal) {
-          ptx::load_tile(to + 2 * shape::box, &maps.q, column0, s * wgrad_step, full(q));
-          ptx::load_tile(to + 3 * shape::box, &maps.q, column0 + 64, s * wgrad_step, full(q));
+          ptx::load_tile(to + 2 * shape::box, &maps.q, column0, s * wgrad_step, full);
+          ptx::load_tile(to + 3 * shape::box, &maps.q, column0 + 64, s * wgrad_step, full);
         } else {
 #pragma unroll
           for (int i = 0; i < (Rank + 63) / 64; ++i)
-            ptx::load_tile(to + (2 + i) * shape::box, &maps.q, rank0 + 64 * i, s * wgrad_step, full(q),
-                           ptx::evict_last);
+            ptx::load_tile(to + (2 + i) * shape::box, &maps.q, rank0 + 64 * i, s * wgrad_step, full, ptx::evict_last);
         }
       }
-      if (++q == stages()) q = 0, phase ^= 1;
+      at.advance(stages());
     }
   }
   __device__ bool by_column() const { return What != wgrad_form::columns || g.by_column; }
@@ -138,17 +137,14 @@ template <class T, int Rank, wgrad_form What> struct wgrad_block {
   __device__ void consume() const {
     const int group = static_cast<int>(threadIdx.x / 128), thread = static_cast<int>(threadIdx.x % 128);
     float acc[Rank / 2] = {};
-    int q = 0, before = -1;
-    std::uint32_t phase = 0;
+    const pipeline stages = ring();
+    wgmma_pipeline_state at;
     for (int s = first(); s < last(); ++s) {
-      ptx::barrier_wait(full(q), phase);
+      stages.consumer_wait(at);
       wgmma_fence();
-      multiply(acc, base + q * shape::stage, group);
-      wgmma_commit();
-      wgmma_wait<1>();
-      if (before >= 0 && thread == 0) ptx::barrier_arrive(empty(before));
-      before = q;
-      if (++q == stages()) q = 0, phase ^= 1;
+      multiply(acc, base + at.stage * shape::stage, group);
+      at.commit(stages.stages, thread == 0,
+                [&](int before, reads_done done) { stages.consumer_release(before, done); });
     }
     wgmma_wait<0>();
     ptx::named_barrier(1, 256);  // both warpgroups have finished reading the stages that the sums overwrite

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// Launches of norms and of concatenated heads.
+#pragma once
+#include <graft/backend/gpu/kernels/rowwise/rowwise.cuh>
+#include <graft/backend/gpu/runtime/program.cuh>
+
+namespace graft::gpu {
+
+template <> struct launch_on_gpu<rowwise_launch> {
+  template <class T, class F> static void each_own_node(const program<T>&, const rowwise_launch& l, F f) {
+    f(l.anchor());
+  }
+  template <class T> static void each_stored(const program<T>&, const rowwise_launch& r, const stored_nodes<T>& to) {
+    to.add(r.result);
+  }
+  template <class T> static status run(execution<T>& e, const rowwise_launch& r, const graft::launch&) {
+    return e.run_rows(r);
+  }
+};
+
+}  // namespace graft::gpu

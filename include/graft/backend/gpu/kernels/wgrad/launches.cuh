@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// Launches of wgrads.
+#pragma once
+#include <graft/backend/gpu/kernels/wgrad/binding.cuh>
+#include <graft/backend/gpu/runtime/program.cuh>
+
+namespace graft::gpu {
+
+template <> struct launch_on_gpu<wgrad_sum> {
+  template <class T, class F> static void each_own_node(const program<T>&, const wgrad_sum&, F) {}
+  template <class T> static void each_stored(const program<T>&, const wgrad_sum&, const stored_nodes<T>&) {}
+  template <class T> static status run(execution<T>& e, const wgrad_sum&, const graft::launch& l) {
+    return e.run_wgrad(l.index);
+  }
+};
+
+}  // namespace graft::gpu

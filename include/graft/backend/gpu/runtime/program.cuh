@@ -1,0 +1,465 @@
+// SPDX-License-Identifier: Apache-2.0
+// program: a graph planned for the GPU, and what all layers that run it share: the kernels and the workspace of calls.
+//
+// bind() computes what does not depend on the data of calls and packs it for the kernels, all of which is in the
+// binding of one layer; parameters_changed() repeats this for values that follow from parameters. A call is an
+// execution (execution.cuh).
+#pragma once
+#include <graft/backend/gpu/runtime/binding.cuh>
+#include <graft/backend/gpu/runtime/parameter_expressions.cuh>
+#include <graft/backend/gpu/runtime/workspace.cuh>
+#include <graft/backend/mode.h>
+#include <graft/core/algorithm.h>
+
+namespace graft::gpu {
+
+// Pointers to the kernels that a layer may launch; a program compiles only those that it names here.
+struct kernel_set {
+  gemm_kernel_set gemm;
+  node_function evaluate = nullptr;
+  launchers launches{};
+  attention_table attention = nullptr;
+  multi_lora_kernels multi_lora{};  // empty: a batch cannot mix adapters
+  rank_reducer ranks{};             // empty: this process computes alone
+};
+
+template <class T> class execution;
+template <class T> class program;
+
+// What launches of a kind need on the GPU and how they run: the table of the backend, by kind. The folder of the kernels
+// of a kind defines it (kernels/*/launches.cuh), with these members:
+//     each_own_node(program, l, f)  calls f for the nodes that may run as kernels of their own
+//     each_stored(program, l, to)   tells the workspace what the launch stores besides its wgrads
+//     scratch(program, l, sizes)    bytes of scratch memory besides that of those nodes
+//     run(execution, l, launch)     one launch in a call
+template <class Kind> struct launch_on_gpu;
+
+// The values that a launch stores in the workspace.
+template <class T> struct stored_nodes {
+  const program<T>& in;
+  const binding<T>& with;
+  const size_values& sizes;
+  int launch;
+  sequence<workspace_layout::value>& written;
+
+  void add(id i) const { add(i, count(in.value(), i, sizes)); }
+  void add(id i, long long elements) const {
+    if (!in.is_caller_memory(i))
+      add_bytes(i, elements * (in.is_stored_as_t(i) ? static_cast<long long>(sizeof(T)) : 4));
+  }
+  void add_bytes(id i, long long bytes) const { written.push({launch, i, bytes}); }
+};
+
+template <class T> class program {
+ public:
+  program(const graph& g, plan p);
+  program(const program&) = delete;  // bindings point to its graph
+  program& operator=(const program&) = delete;
+
+  const graph& value() const { return g_; }
+  const plan& launches() const { return p_; }
+  // Is the plan a single GEMM on the input? Only such a layer can be grouped with others that read the same input, and
+  // can switch adapters without invalidating a captured graph.
+  bool one_product() const {
+    return p_.launches.size() == 1 && p_.products.size() == 1 && g_[p_.products[0].x].what == op::input &&
+           p_.products[0].weight_is_nt && p_.products[0].input_rotation < 0;
+  }
+  // Binds `with`, which is new. All bindings of a program have the same sizes and share its workspace.
+  status bind(cudaStream_t stream, const kernel_set& kernels, const size_values& s, const leaf_views& leaves,
+              const capacity& limits, shared_adapter_args<T>& shared, dequantized_buffer& dequantized_weight,
+              model_workspace* model_memory, binding<T>& with);
+  // States that the block of `mine` reads the output of the block of `before`. If it begins with a norm that only GEMMs
+  // read, the last launch of `before` may compute it.
+  void follows(binding<T>& before, const binding<T>& mine) const {
+    const int r = p_.input_norm;
+    before.next_gain =
+        r < 0 ? element_ptr<float>{} : mine.values.location(unshaped(g_, p_.all<rowwise_launch>()[r].scale));
+  }
+  // Counts how often addresses that launches use have changed; a graph captured with an older version is invalid.
+  long long address_version() const {
+    return local_version_ + memory_.layout_version() + (dequantized_ != nullptr ? dequantized_->address_version() : 0) +
+           (adapter_workspace_ != nullptr ? adapter_workspace_->address_version() : 0) +
+           (shared_workspace_ != nullptr ? shared_workspace_->norm_scaled_rows.address_version() : 0);
+  }
+  // Recomputes and repacks parameter-stage values after their tensors were written; it allocates nothing but `scratch`,
+  // which replaces the workspace if other plans may use that at the same time.
+  status parameters_changed(cudaStream_t stream, binding<T>& with, buffer* scratch = nullptr);
+  // Recomputes all precomputed values after the weight was written.
+  status weight_changed(cudaStream_t stream, binding<T>& with);
+  // The number of plan launches that have run.
+  long long launched() const { return launched_ * p_.launches.size(); }
+
+ private:
+  friend class execution<T>;  // a call
+  template <class Kind> friend struct launch_on_gpu;
+  friend struct stored_nodes<T>;
+
+  status check_kernels() const;
+  void make_launches(binding<T>& with) const;
+  // Pads the adapters of a grouped GEMM to one rank. Quantized weights keep their own ranks.
+  void set_common_ranks(binding<T>& with) const;
+  // Collects which values are precomputed, and which of them follow from parameters.
+  void collect(binding<T>& with);
+  void need_precomputed(binding<T>& with, id i) const {
+    i = unshaped_data(i);
+    if (i >= 0 && p_.when.of[i] != stage::call) need(with, i);
+  }
+  id unshaped_data(id i) const {  // a reshape of data has no launch, its operand has
+    while (i >= 0 && g_[i].what == op::reshape && p_.when.of[i] == stage::call) i = g_[i].a;
+    return i;
+  }
+  void need(binding<T>& with, id i) const {
+    if (i < 0 || with.precomputed[i]) return;
+    with.precomputed.add(i);
+    for (int o = 0; o < 3; ++o) need(with, g_[i].operand(o));
+  }
+  status pack(cudaStream_t stream, binding<T>& with);
+  status reserve_values(binding<T>& with, const size_values& largest);
+  bool is_stored_as_t(id i) const { return stored_as_t_[i]; }
+  void store_as_t(id i) {
+    if (i >= 0 && p_.when.has_token_rows[i] && !is_leaf(g_[i].what)) stored_as_t_.add(i);
+  }
+  // Is node i an output that is written to the caller's memory? A single layer reserves none for it; blocks of a model
+  // do.
+  bool is_caller_memory(id i) const {
+    if (in_model_ || missing_outputs_[i]) return false;
+    for (int k = 0; k < g_.outs; ++k)
+      if (unshaped(g_, g_.out[k].at) == i) return true;
+    return false;
+  }
+  // Calls f for the nodes that a launch may have to compute by kernels of their own.
+  template <class F> void each_computed(const graft::launch& l, F f) const {
+    p_.each_wgrad(l, [&](int sum) { f(p_.all<wgrad_sum>()[sum].result); });
+    p_.visit(l, [&]<class Kind>(const Kind& one) { launch_on_gpu<Kind>::each_own_node(*this, one, f); });
+  }
+  long long scratch_of(const binding<T>& with, const graft::launch& l, const size_values& s) const;
+  void update_pointers(binding<T>& with);
+  int padded_columns(const binding<T>& with, id i) const {
+    return padded_rank(static_cast<int>(g_.sizes.value(g_[i].d[3], with.sizes)));
+  }
+  bool is_padded(id i) const {
+    for (const padded_operand& p : pads_)
+      if (p.what == i) return true;
+    return false;
+  }
+  // Is node i as large as a weight, such as dW = dyᵀ x: without rows for the tokens, and wider than any rank on both
+  // axes? It is then stored as T, but not in f16, whose range such sums may exceed.
+  bool is_large_matrix(const binding<T>& with, id i) const {
+    const node& v = g_[i];
+    auto wide = [&](int axis) { return g_.sizes.value(v.d[axis], with.sizes) > wide_tile_rank; };
+    return dtype_of<T> != dtype::f16 && p_.when.of[i] == stage::call && !p_.when.has_token_rows[i] &&
+           !is_output(g_, i) && wide(2) && wide(3);
+  }
+  long long bytes_of_squares(const binding<T>& with, id x) const {
+    return max_fused_norm_tokens * g_.sizes.value(g_[x].d[3], with.sizes) / 16 * static_cast<long long>(sizeof(float));
+  }
+  // Is i a value before the epilogue that other launches read?
+  bool is_saved_for_later(id i) const {
+    int outputs = 0;
+    for (int k = 0; k < g_.outs; ++k) outputs += g_.out[k].at == i ? 1 : 0;
+    return i >= 0 && readers_[i] > outputs + 1;
+  }
+
+  graph g_;
+  plan p_;
+  sequence<id> inputs_;
+  sequence<attention_binding<T>> attentions_;
+  sequence<int> readers_;
+  sequence<id> gemm_operands_;  // operands of GEMMs and wgrads, stored as T
+  node_set computed_;           // nodes that launches of a call compute
+  const kernel_set* kernels_ = nullptr;
+  size_values reserved_;  // largest sizes that the workspace was laid out for
+  node_set stored_as_t_;  // values of a call that are stored as T
+  struct padded_operand {
+    int before;  // index of the launch that reads it
+    id what;
+  };
+  sequence<padded_operand> pads_;                // wgrad operands that are copied with padding
+  parameter_expressions parameter_expressions_;  // expressions of precomputed values
+  node_set missing_outputs_;                     // outputs for which the caller gives no memory of the written type
+  workspace_layout memory_;
+  const dequantized_buffer* dequantized_ = nullptr;
+  long long local_version_ = 0, launched_ = 0;
+  model_workspace* shared_workspace_ = nullptr;  // shared by all plans of the layer or of the model
+  bool in_model_ = false;
+  buffer own_counters_;
+  long long workspace_bytes_ = 0;
+  growing_buffer* adapter_workspace_ = nullptr;  // workspace shared by the adapters of a layer
+  std::uint32_t* counters_ = nullptr;
+};
+
+// ---- Binding: which values are precomputed, and what is packed for the kernels
+
+template <class T> program<T>::program(const graph& g, plan p) : g_(g), p_(std::move(p)) {
+  readers_ = graft::detail::count_readers(g_, p_.live);
+  for (const wgrad_sum& s : p_.all<wgrad_sum>())
+    gemm_operands_.push(s.left), gemm_operands_.push(s.right), gemm_operands_.push(s.scaled);
+  for (const gemm_slots& s : p_.products)
+    for (const id i : {s.x, s.other, s.gate, s.input_rotation, s.residual}) gemm_operands_.push(i);
+  for (const matrix_chain& c : p_.all<matrix_chain>()) gemm_operands_.push(c.z), gemm_operands_.push(c.x);
+  for (id i = 0; i < g_.size; ++i)
+    if (is_leaf(g_[i].what) && row(g_[i].what).known_at == stage::call) inputs_.push(i);
+  for (const attention_launch& l : p_.all<attention_launch>())
+    attentions_.extend() = {g_, l.node, l.heads >= 0 ? &p_.all<rowwise_launch>()[l.heads] : nullptr};
+  computed_ = node_set(g_.size);
+  for (const graft::launch& l : p_.launches) each_computed(l, [&](id i) { computed_.add(i); });
+}
+// Names the first node that no kernel computes.
+template <class T> status program<T>::check_kernels() const {
+  if (p_.breaks > 0) {
+    const node& v = g_[p_.first_break];
+    if (v.what == op::host) return fail("host function '", v.name, "' cannot run on the GPU");
+    return fail(row(v.what).name, ": experts are not supported on the GPU yet; run them on the CPU");
+  }
+  for (id i = 0; i < g_.size; ++i)
+    if (p_.live[i] && is_attention(g_[i].what) && missing_attention_option(g_[i]) != nullptr)
+      return fail(missing_attention_option(g_[i]), " has no kernel on the GPU; run this model on the CPU");
+  return ok;
+}
+template <class T>
+status program<T>::bind(cudaStream_t stream, const kernel_set& kernels, const size_values& s, const leaf_views& leaves,
+                        const capacity& limits, shared_adapter_args<T>& shared, dequantized_buffer& dequantized_weight,
+                        model_workspace* model_memory, binding<T>& with) {
+  if (status st = check_kernels(); !st) return st;
+  for (id i = 0; i < g_.size; ++i) {
+    const view& v = leaves[i];
+    if (v.data != nullptr && !v.contiguous())
+      return fail("tensor '", g_.name(i), "' is not stored row after row; on the GPU copy it first");
+    if (status st = check_gpu_format(g_.name(i), v); !st) return st;
+  }
+  make_launches(with);
+  kernels_ = &kernels, with.leaves = leaves, with.sizes = s;
+  size_values largest = s;
+  g_.sizes.set_tokens(largest, limits.tokens);
+  reserved_ = largest;
+  with.values = gpu::values(g_, largest, with.leaves, kernels.evaluate, &kernels.ranks);
+  in_model_ = model_memory != nullptr, shared_workspace_ = in_model_ ? model_memory : shared.shared_workspace.get();
+  missing_outputs_ = with.normed = node_set(g_.size);
+  memory_.use_memory(&shared_workspace_->values);
+  with.values.dequantize_into(dequantized_ = &dequantized_weight, dtype_of<T>);
+  if (kernels.launches.quantized.dequantize != nullptr) dequantized_weight.use_functions(kernels.launches.quantized);
+  if (dequantized_weight.functions().dequantize == nullptr && with.values.has_quantized())
+    return no_quantized_kernels();
+  if (status st = dequantized_weight.reserve(with.values.dequantized_bytes(dtype_of<T>)); !st) return st;
+  for (attention_binding<T>& a : attentions_)
+    if (status st = a.bind(stream, largest, p_.to, kernels.attention); !st) return st;
+  set_common_ranks(with);
+  int rank = 0;
+  for (gemm_binding<T>& b : with.products) {
+    if (status st = b.bind(stream, largest, with.leaves, one_product() ? &shared : nullptr, &dequantized_weight); !st)
+      return st;
+    rank = max_of(rank, b.rank());
+  }
+  for (grouped_gemm_binding<T>& b : with.grouped) b.invalidate();
+  collect(with);
+  for (gemm_binding<T>& b : with.products)  // Q of W + P Q is computed into the operand of its GEMM
+    if (const id i = b.update_source(); i >= 0 && readers_[i] == 1 && with.precomputed[i])
+      with.values.into(i, {b.update_ptr(), dtype_of<T>});
+  const bool grouped = one_product() && shared.used;
+  adapter_workspace_ = grouped ? &shared.workspace : nullptr;
+  workspace_bytes_ = with.products.empty() ? 0 : workspace_bound(limits.tokens, rank);
+  if (grouped)
+    if (status st = adapter_workspace_->reserve(std::exchange(workspace_bytes_, 0)); !st) return st;
+  if (status st = reserve_values(with, largest); !st) return st;
+  with.values.scratch_at(memory_.scratch(workspace_layout::between_calls));
+  if (status st = parameter_expressions_.compute(stream, g_, kernels_->launches, with.values, with.precomputed); !st)
+    return st;
+  if (status st = pack(stream, with); !st) return st;
+  if (with.products.empty()) return update_pointers(with), status(ok);
+  if (p_.input_norm >= 0) {
+    const id x = p_.all<rowwise_launch>()[p_.input_norm].result;
+    const long long row = g_.sizes.value(g_[x].d[3], s) * static_cast<long long>(sizeof(T));
+    if (status st =
+            shared_workspace_->norm_scaled_rows.reserve(max_fused_norm_tokens * row + bytes_of_squares(with, x));
+        !st)
+      return st;
+  }
+  buffer& counters = grouped ? shared.counters : own_counters_;
+  const long long persistent_bytes = with.values.has_quantized() ? two_unit_persistent_bytes : 0,
+                  all = persistent_bytes + counter_bytes(limits.tokens);
+  const bool grows = counters.bytes() < all;
+  if (grows) {
+    ++local_version_;
+    if (status st = counters.reserve(all); !st) return st;
+  }
+  std::uint32_t* const begin = counters.as<std::uint32_t>() + persistent_bytes / 4;
+  if (std::exchange(counters_, begin) != begin || grows) {
+    const auto bytes = static_cast<std::size_t>(counters.bytes());
+    if (status st = check(cudaMemsetAsync(counters.data(), 0, bytes, stream), "clearing"); !st) return st;
+  }
+  return update_pointers(with), status(ok);
+}
+template <class T> status program<T>::parameters_changed(cudaStream_t stream, binding<T>& with, buffer* scratch) {
+  if (with.bound_version != address_version()) update_pointers(with);
+  with.values.scratch_at(memory_.scratch(workspace_layout::between_calls));
+  if (scratch != nullptr) {
+    const long long bytes = with.values.scratch(with.changing);
+    if (bytes > scratch->bytes()) ++local_version_;  // also invalidates captured graphs of other plans of the model
+    if (status s = scratch->reserve(bytes); !s) return s;
+    with.values.scratch_at(scratch->as<float>());
+  }
+  if (status s = parameter_expressions_.compute(stream, g_, kernels_->launches, with.values, with.changing); !s)
+    return s;
+  return pack(stream, with);
+}
+template <class T> status program<T>::weight_changed(cudaStream_t stream, binding<T>& with) {
+  if (with.bound_version != address_version()) update_pointers(with);
+  with.values.scratch_at(memory_.scratch(workspace_layout::between_calls));
+  if (status s = parameter_expressions_.compute(stream, g_, kernels_->launches, with.values, with.precomputed); !s)
+    return s;
+  with.skip_pdl_once();
+  return pack(stream, with);
+}
+template <class T> void program<T>::make_launches(binding<T>& with) const {
+  // The elements are large and must not move, so exactly as many as needed are reserved.
+  with.sums.reserve(p_.all<wgrad_sum>().size()), with.products.reserve(p_.products.size());
+  int joint = 0;
+  for (const gemm_launch& l : p_.all<gemm_launch>()) joint += l.grouped > 0 ? 1 : 0;
+  with.grouped.reserve(joint);
+  sequence<int> by_sums(g_.size, 0);
+  for (const wgrad_sum& s : p_.all<wgrad_sum>()) {
+    with.sums.extend() = wgrad_binding<T>(s);
+    if (!s.by_column) ++by_sums[unshaped(g_, s.left)], ++by_sums[unshaped(g_, s.right)];
+  }
+  for (const gemm_slots& s : p_.products)
+    with.products.extend() = {g_, s,
+                              s.pre_epilogue < 0 && by_sums[s.result] > 0 && by_sums[s.result] == readers_[s.result]};
+  for (const gemm_launch& l : p_.all<gemm_launch>())
+    if (l.grouped > 0) with.grouped.extend() = {l.product, l.grouped + 1};
+}
+template <class T> void program<T>::set_common_ranks(binding<T>& with) const {
+  for (const gemm_launch& l : p_.all<gemm_launch>()) {
+    if (l.grouped == 0) continue;
+    int own[max_segments] = {};
+    bool is_quantized = false;
+    for (int k = 0; k <= l.grouped; ++k) {
+      const gemm_slots& p = p_.products[l.product + k];
+      own[k] = padded_rank(static_cast<int>(branch_rank(g_, p, with.sizes)));
+      const id leaf = base_leaf(g_, p.weight);
+      is_quantized = is_quantized || (leaf >= 0 && with.leaves[leaf].quant != nullptr);
+    }
+    const common_rank all = is_quantized ? common_rank{} : grouped_rank(own, l.grouped + 1, l.gated >= 0);
+    for (int k = 0; k <= l.grouped; ++k)
+      with.products[l.product + k].set_common_rank(all.rank, k == 1 && all.separate ? max_gated_rank : 0);
+  }
+}
+template <class T> void program<T>::collect(binding<T>& with) {
+  with.precomputed = with.changing = node_set(g_.size);
+  for (gemm_binding<T>& b : with.products) b.each_source([&](id i) { need(with, i); });
+  for (const wgrad_sum& s : p_.all<wgrad_sum>())
+    need(with, s.factor), need(with, s.scale), need_precomputed(with, s.left), need_precomputed(with, s.right);
+  for (const gemm_launch& l : p_.all<gemm_launch>())
+    if (l.norm >= 0)
+      for (const id n : p_.all<rowwise_launch>()[l.norm].inside)
+        for (int k = 0; k < 3; ++k) need_precomputed(with, g_[n].operand(k));
+  for (const gemm_slots& s : p_.products)
+    for (const id rotation : {s.input_rotation, s.output_rotation >= 0 ? s.result : none_id})
+      if (rotation >= 0) need(with, g_[rotation].b);
+  for (const graft::launch& l : p_.launches)
+    if (!l.is<gemm_launch>() && !l.is<wgrad_sum>())  // what these read is packed for them
+      for (int n = l.first; n < l.first + l.count; ++n)
+        for (int k = 0; k < 3; ++k) need_precomputed(with, g_[p_.nodes[n]].operand(k));
+  for (int k = 0; k < g_.outs; ++k) need_precomputed(with, g_.out[k].at);
+  for (id i = 0; i < g_.size; ++i) with.changing.in[i] = with.precomputed[i] && p_.when.of[i] == stage::parameter;
+  sequence<int> readers = readers_;  // packing counts as a reader
+  for (const gemm_binding<T>& b : with.products)
+    b.each_source([&](id i) {
+      if (i >= 0) ++readers[i];
+    });
+  parameter_expressions_.find(g_, p_.when, readers, with.changing);
+}
+template <class T> status program<T>::pack(cudaStream_t stream, binding<T>& with) {
+  branch_packer<T> packer(stream);
+  for (id i = 0; i < g_.size; ++i)
+    if (computed_[i] && g_[i].what == op::rotate && p_.when.of[g_[i].b] != stage::call)
+      if (status s = with.values.compose_factors(stream, i); !s) return s;
+  for (gemm_binding<T>& b : with.products)
+    if (status s = b.pack(stream, with.values, packer, kernels_->gemm, kernels_->launches, p_.to); !s) return s;
+  return packer.flush();
+}
+
+// ---- Memory of calls: element types and addresses of the values
+
+// Decides the element types and reserves the workspace. Values that GEMMs read or write are stored as T, others in
+// float.
+template <class T> status program<T>::reserve_values(binding<T>& with, const size_values& largest) {
+  stored_as_t_ = node_set(g_.size);
+  for (const gemm_binding<T>& b : with.products) {
+    stored_as_t_.add(b.slots().result);
+    if (b.slots().pre_epilogue >= 0) stored_as_t_.add(b.slots().pre_epilogue);
+    if (b.slots().output_rotation >= 0) stored_as_t_.add(b.slots().output_rotation);
+  }
+  for (const id i : gemm_operands_)
+    if (const id at = unshaped(g_, i); at >= 0) stored_as_t_.add(at);
+  for (const gemm_launch& l : p_.all<gemm_launch>())
+    if (l.gated >= 0) stored_as_t_.add(l.gated);
+  for (const nodes_launch& l : p_.all<nodes_launch>())  // batched GEMMs and rotations have 16-bit kernels
+    if (const op what = g_[l.first].what; what == op::matmul || what == op::rotate || what == op::rotate_grad) {
+      for (int k = 0; k < 3; ++k) store_as_t(unshaped(g_, g_[l.first].operand(k)));
+      store_as_t(l.first);
+    }
+  for (const nodes_launch& l : p_.all<nodes_launch>())  // an all-reduce keeps the element type of its operand
+    if (row(g_[l.first].what).kind == op_class::collective && stored_as_t_[unshaped(g_, g_[l.first].a)])
+      stored_as_t_.add(l.first);
+  for (const wgrad_sum& s : p_.all<wgrad_sum>())  // dW = dyᵀ x, as large as the weight, and elementwise functions of it
+    if (!s.by_column && is_large_matrix(with, s.result)) stored_as_t_.add(s.result);
+  for (const nodes_launch& l : p_.all<nodes_launch>())
+    if (is_pointwise(g_[l.first].what) && is_large_matrix(with, l.first))
+      for (int k = 0; k < 2; ++k)
+        if (const id o = unshaped(g_, g_[l.first].operand(k)); o >= 0 && stored_as_t_[o]) stored_as_t_.add(l.first);
+  for (const dropout_gemm& d : p_.all<dropout_gemm>()) {
+    store_as_t(unshaped(g_, d.wide));
+    for (const dropout_term& t : d.terms) store_as_t(unshaped(g_, t.narrow));
+    if (d.form_kind != dropout_gemm::form::sum) store_as_t(d.result);
+  }
+  for (const matrix_chain& c : p_.all<matrix_chain>())
+    for (const id i : {c.z, c.x, c.between, c.other, c.result}) store_as_t(unshaped(g_, i));
+  for (const rowwise_launch& r : p_.all<rowwise_launch>())  // norm kernels for long rows need operands of one type
+    if (r.norm >= 0)
+      for (const id i : {g_[r.norm].a, r.grad_output, r.residual}) store_as_t(unshaped(g_, i));
+  for (const attention_binding<T>& a : attentions_)
+    if (a.runs()) a.each_tensor([&](id i) { stored_as_t_.add(unshaped(g_, i)); });
+  sequence<workspace_layout::value> written;
+  constexpr long long size = sizeof(T);
+  auto scratch = [&](int launch, long long bytes) {
+    if (bytes > 0) written.push({launch, none_id, bytes});
+  };
+  scratch(workspace_layout::between_calls, with.values.scratch(with.precomputed));
+  pads_.clear();
+  for (int k = 0; k < p_.launches.size(); ++k) {
+    const graft::launch& l = p_.launches[k];
+    scratch(k, scratch_of(with, l, largest));
+    for (const id i : padded_operands(g_, p_, l, largest, dtype_of<T>)) {
+      pads_.push({k, i});
+      written.push({k, i, g_.sizes.value(g_[i].d[2], largest) * padded_columns(with, i) * size});
+    }
+    const stored_nodes<T> store{*this, with, largest, k, written};
+    p_.visit(l, [&]<class Kind>(const Kind& one) { launch_on_gpu<Kind>::each_stored(*this, one, store); });
+    p_.each_wgrad(l, [&](int sum) {
+      const wgrad_sum& w = p_.all<wgrad_sum>()[sum];
+      store.add(w.result);
+      if (w.scaled >= 0) store.add(w.scaled);
+    });
+  }
+  return memory_.reserve(g_, p_, written, workspace_bytes_);
+}
+template <class T>
+long long program<T>::scratch_of(const binding<T>& with, const graft::launch& l, const size_values& s) const {
+  long long bytes = 0;
+  each_computed(l, [&](id i) { bytes = max_of(bytes, with.values.scratch(i)); });
+  auto& self = *this;  // nvcc cannot compile *this in a requires-expression of a lambda
+  p_.visit(l, [&]<class Kind>(const Kind& one) {
+    if constexpr (requires { launch_on_gpu<Kind>::scratch(self, one, s); })
+      bytes = max_of(bytes, launch_on_gpu<Kind>::scratch(self, one, s));
+  });
+  return bytes;
+}
+// Sets the addresses of all values after the workspace has changed.
+template <class T> void program<T>::update_pointers(binding<T>& with) {
+  memory_.each([&](id i, void* at) { with.values.into(i, {at, stored_as_t_[i] ? dtype_of<T> : dtype::f32}); });
+  for (gemm_binding<T>& b : with.products) b.drop_bound_launches();
+  for (grouped_gemm_binding<T>& b : with.grouped) b.invalidate();
+  with.bound_version = address_version();
+}
+
+}  // namespace graft::gpu

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+// gemm_launch: a product with its slots (gemm_slots.h), or a group of products that read one input (grouped.h), with
+// the wgrads (fused_wgrad.h) and the norm (fused_norm.h) that run in its launch.
+#pragma once
+#include <graft/plan/launch/dropout_gemm.h>
+#include <graft/plan/launch/expression.h>
+#include <graft/plan/launch/fused_norm.h>
+#include <graft/plan/launch/fused_wgrad.h>
+#include <graft/plan/launch/gemm_problem.h>
+#include <graft/plan/launch/grouped.h>
+#include <graft/plan/launch/matrix_chain.h>
+#include <graft/plan/launch/matrix_stack.h>
+#include <graft/plan/launch/nodes.h>
+#include <graft/plan/launch/rowwise.h>
+
+namespace graft {
+
+struct gemm_launch {
+  struct capabilities : gemm_slot_capabilities {
+    int max_branch_rank = 0;    // of a branch in a GEMM; adapters of larger rank are folded
+    int max_grouped_gemms = 1;  // most products of a grouped GEMM
+    bool fuses_gates = false;   // grouped GEMMs of two products multiply their results (SwiGLU)
+    bool fuses_norms = false;   // RMS norms between GEMMs are fused into them
+    int resident_pairs = 0;     // clusters of two thread blocks of the GEMM kernel that are resident at once
+    // The number of kernels of one GEMM; null: one.
+    target_function<int(const gemm_problem&, const target&)> kernels{};
+    // The reason why one GEMM takes several kernels, which names what to change; it may be null or return no text.
+    target_function<text(const gemm_problem&, const target&)> why_several{};
+    // The number of kernels of a grouped GEMM of these sizes; 0: its products run one after the other.
+    target_function<int(const gemm_problem*, int count, const target&)> grouped_kernels{};
+    // The number of kernels of a grouped GEMM with its gate; 0: the gate is a kernel of its own.
+    target_function<int(const gemm_problem*, const target&)> gated_kernels{};
+    // True where a norm is fused into the GEMM that computes its input and into the GEMMs that read it.
+    target_function<bool(const gemm_problem& before, const gemm_problem* norm_readers, int count, const target&)>
+        norm_is_fused{};
+    // True where one kernel rotates all inputs of a launch; otherwise each has its own.
+    target_function<bool(const graph&, const id* rotations, int count, const size_values&, dtype, const target&)>
+        rotations_share_kernel{};
+    // True where the kernel of the GEMM rotates its result; otherwise a kernel after it does.
+    target_function<bool(const gemm_problem&, const target&)> rotation_is_fused{};
+  };
+  struct work {
+    sequence<gemm_slots> products;
+    // By product: the members of its grouped GEMM. By the first member: the gate, and the norm in the epilogue.
+    sequence<sequence<int>> groups;
+    sequence<id> gates;
+    sequence<int> epilogue_norm;
+  };
+
+  id around = none_id;             // the product with the base weight, or the result
+  int product = 0, grouped = 0;    // index of the first product in plan::products, and how many follow it
+  id gated = none_id;              // the elementwise product of its two results, which is stored instead of them
+  int norm = -1;                   // a norm of its result, possibly fused: index of a rowwise_launch
+  int fused_wgrads[2] = {-1, -1};  // wgrads that run in its launch: indices of wgrad_sum
+
+  constexpr id anchor() const { return around; }
+  constexpr const char* name(const graph&) const { return "GEMM"; }
+  template <class F> constexpr void each_wgrad(int, F f) const {
+    for (const int k : fused_wgrads)
+      if (k >= 0) f(k);
+  }
+  // Calls f with the index of each product.
+  template <class F> constexpr void each_product(F f) const {
+    for (int k = product; k <= product + grouped; ++k) f(k);
+  }
+
+  template <class Facts> constexpr int kernels(const Facts& in) const {
+    const auto& can = in.p.to.template can<gemm_launch>();
+    const target& to = in.p.to;
+    sequence<gemm_problem> all;
+    each_product([&](int k) { all.push(shape_of(in.g, in.p.products[k], in.s, in.type, in.stored)); });
+    int n = norm >= 0 && !fuses_norm(all[0], in.g, in.p, norm, in.s, in.stored) ? 1 : 0;
+    for (int k = 0; k < 2; ++k)
+      if (fused_wgrads[k] >= 0)
+        all[0].fused_wgrads[k] =
+            shape_of(in.g, in.p.products[product], in.p.template all<wgrad_sum>()[fused_wgrads[k]], in.s);
+    for (int k = 0; k < all.size(); ++k)
+      if (all[k].output_rotation != 0 && (!can.rotation_is_fused || !can.rotation_is_fused(all[k], to)))
+        n += nodes_launch::kernels_of(in, in.p.products[product + k].result);
+    const int rotations = rotation_kernels(in);  // with rotations the products read different inputs
+    const bool gates = gated >= 0 && rotations == 0 && can.gated_kernels,
+               can_join = grouped > 0 && can.grouped_kernels &&
+                          (rotations == 0 || in.stored.plain());  // quantized grouped GEMMs need one input
+    int joint = gates ? can.gated_kernels(all.begin(), to) : 0;
+    n += rotations + (gated >= 0 && joint == 0 ? 1 : 0);
+    if (joint == 0 && can_join) joint = can.grouped_kernels(all.begin(), all.size(), to);
+    if (joint > 0) return n + joint;
+    for (const gemm_problem& one : all) n += !can.kernels ? 1 : can.kernels(one, to);
+    return n;
+  }
+  template <class Facts> constexpr text why_several(const Facts& in) const {
+    const auto& why = in.p.to.template can<gemm_launch>().why_several;
+    return !why ? text{} : why(shape_of(in.g, in.p.products[product], in.s, in.type, in.stored), in.p.to);
+  }
+  // The kernels of its input rotations.
+  template <class Facts> constexpr int rotation_kernels(const Facts& in) const {
+    sequence<id> rotations;
+    int n = 0;
+    each_product([&](int k) {
+      const gemm_slots& of = in.p.products[k];
+      if (of.input_rotation < 0) return;
+      rotations.push(of.input_rotation);
+      n += (of.gate >= 0 ? 1 : 0) + nodes_launch::kernels_of(in, of.input_rotation);
+    });
+    const auto& shared = in.p.to.template can<gemm_launch>().rotations_share_kernel;
+    return n > 0 && shared && shared(in.g, rotations.begin(), rotations.size(), in.s, in.type, in.p.to) ? 1 : n;
+  }
+
+  template <class Planner> [[gnu::cold]] static constexpr void match(Planner& by) {
+    const graph& g = by.g;
+    const auto& can = by.template can<gemm_launch>();
+    auto& w = by.template work<gemm_launch>();
+    auto& sums = by.p.template all<wgrad_sum>();
+    const auto& dropouts = by.p.template all<dropout_gemm>();
+    const auto claim_all = [&](int k) {
+      for (const id inside : w.products[k].inside) by.template claim<gemm_launch>(inside, k);
+      const id before[] = {w.products[k].input_rotation, w.products[k].gate};
+      for (const id before_gemm : before)
+        if (before_gemm >= 0) by.template claim<gemm_launch>(before_gemm, k);
+    };
+    wgrad_readers by_sums(g.size);
+    for (const wgrad_sum& s : sums) by_sums.add(s);
+    const node_set shrinks = dropout_shrinks(g, dropouts);
+    for (id i = g.size - 1; i >= 0; --i) {
+      if (!by.is_free(i)) continue;
+      const gemm_slots s =
+          gemm_at(g, by.p.when, by.readers, by_sums, shrinks, i, can, by.template can<rowwise_launch>().fused);
+      if (!s.found) continue;
+      w.products.push(s), claim_all(w.products.size() - 1);
+    }
+    w.products = with_dropout_shrinks(g, by.readers, dropouts, static_cast<sequence<gemm_slots>&&>(w.products));
+    for (int k = 0; k < w.products.size(); ++k) claim_all(k);
+    for (int k = 0; k < sums.size(); ++k)
+      for (id i = 0; i < g.size; ++i)
+        if (by.is_free(i) && absorb_scaled_operand(g, by.p.when, i, sums[k])) by.template claim<wgrad_sum>(i, k);
+    by.template work<wgrad_sum>().host =
+        wgrad_fusion(g, w.products, sums, by.template can<wgrad_sum>().runs_beside_gemm);
+    w.groups = group_products(w.products, can.max_grouped_gemms);
+    w.gates = sequence<id>(w.products.size(), none_id), w.epilogue_norm = sequence<int>(w.products.size(), -1);
+    for (int k = 0; can.fuses_gates && k < w.products.size(); ++k)
+      if (w.groups[k].size() == 2 && w.groups[k][0] == k)
+        if (const id gate = gate_of(g, by.readers, w.products[k], w.products[w.groups[k][1]]);
+            gate >= 0 && by.is_free(gate))
+          w.gates[k] = gate, by.template claim<gemm_launch>(gate, k);
+  }
+  // Takes the norms of its results into its launches.
+  template <class Planner> [[gnu::cold]] static constexpr void take(Planner& by) {
+    auto& w = by.template work<gemm_launch>();
+    const auto& rows = by.p.template all<rowwise_launch>();
+    for (int r = 0; by.template can<gemm_launch>().fuses_norms && r < rows.size(); ++r) {
+      if (!only_products_read(by.g, rows[r], by.readers, w.products)) continue;
+      const id h = by.g[rows[r].norm].a;
+      if (is_leaf(by.g[h].what)) by.p.input_norm = r;
+      for (int k = 0; k < w.products.size(); ++k)
+        if (w.products[k].result == h && can_fuse_norm(w.products[k]) && w.groups[k].size() == 1 &&
+            w.epilogue_norm[k] < 0)
+          w.epilogue_norm[k] = r, by.template work<rowwise_launch>().host[r] = w.products[k].result;
+    }
+  }
+  template <class Planner> [[gnu::cold]] static constexpr void add(Planner& by, int index, id i) {
+    const auto& w = by.template work<gemm_launch>();
+    if (w.products[index].result != i) return;
+    const sequence<int>& group = w.groups[index];
+    for (const int member : group)
+      if (!inputs_computed(by, member)) return;
+    auto& all = by.p.template all<gemm_launch>();
+    by.template open<gemm_launch>(all.size());
+    all.push({i, by.p.products.size(), group.size() - 1});
+    for (const int member : group) all.back().add_product(by, member);
+    if (const id gate = w.gates[group[0]]; gate >= 0) all.back().gated = gate, by.add(gate, slot::epilogue);
+    if (w.epilogue_norm[group[0]] < 0) return;
+    all.back().norm = w.epilogue_norm[group[0]];
+    for (const id n : by.p.template all<rowwise_launch>()[all.back().norm].inside) by.add(n, slot::epilogue);
+  }
+
+ private:
+  template <class Planner> [[gnu::cold]] static constexpr bool inputs_computed(const Planner& by, int member) {
+    const gemm_slots& s = by.template work<gemm_launch>().products[member];
+    const auto& sums = by.p.template all<wgrad_sum>();
+    if (!by.template computed<gemm_launch>(s.inside, member)) return false;
+    for (const id before_gemm : {s.input_rotation, s.gate})
+      if (before_gemm >= 0 && !by.template computed<gemm_launch>(before_gemm, member)) return false;
+    for (int k = 0; k < sums.size(); ++k)
+      if (by.template work<wgrad_sum>().host[k] == member &&
+          !by.template computed<gemm_launch>(sums[k].product, member))
+        return false;
+    return true;
+  }
+  template <class Planner> [[gnu::cold]] constexpr void add_product(Planner& by, int index) {
+    const graph& g = by.g;
+    const gemm_slots& s = by.template work<gemm_launch>().products[index];
+    by.p.products.push(s);
+    node_set inside(g.size);
+    for (const id i : s.inside) inside.add(i);
+    const id x = s.prologue >= 0 ? s.scaled : s.input_rotation >= 0 ? s.input_rotation : s.x;
+    for (const id before_gemm : {s.gate, s.input_rotation})
+      if (before_gemm >= 0) by.add(before_gemm, slot::prologue);
+    for (id i = 0; i < g.size; ++i) {
+      if (!inside[i]) continue;
+      const node& v = g[i];
+      const bool base = v.what == op::matmul && v.b == s.weight && v.a == x;
+      const bool branch = v.what == op::fold || v.what == op::repeat || v.what == op::matmul;
+      by.add(i, base ? slot::mainloop : branch ? slot::branch : i == s.scaled ? slot::prologue : slot::epilogue);
+      if (base && product == by.p.products.size() - 1) around = i;
+    }
+    const auto& host = by.template work<wgrad_sum>().host;
+    for (int k = 0, n = 0; k < host.size(); ++k)
+      if (host[k] == index) fused_wgrads[n++] = k, by.p.template all<wgrad_sum>()[k].add_nodes(by);
+  }
+};
+
+}  // namespace graft
