@@ -150,6 +150,21 @@ TEST_CASE("gguf writer: mixtures store the layers in more bits that llama.cpp do
   CHECK(type("q4_k_m", "blk.11.attn_v.weight", wide, llama70b) == "q5_k");
   CHECK(type("q4_k_m", "blk.11.ffn_down.weight", wide, llama70b) == "q4_k_m");
   CHECK(type("q4_k_m", "blk.9.attn_v.weight", wide, llama70b) == "q6_k");
+  const io::gguf_model_facts mixtral{.layers = 32, .experts = 8}, qwen2_moe{.layers = 32, .experts = 60};
+  for (const char* down : {"ffn_down_exps.weight", "ffn_down_shexp.weight"}) {
+    CHECK(type("q4_k_m", std::string("blk.0.") + down, wide, qwen2_moe) == "q6_k");
+    CHECK(type("q4_k_m", std::string("blk.4.") + down, wide, qwen2_moe) == "q4_k_m");
+    CHECK(type("q4_k_s", std::string("blk.0.") + down, wide, qwen2_moe) == "q5_k");
+  }
+  CHECK(type("q4_k_m", "blk.0.ffn_up_exps.weight", wide, mixtral) == "q4_k_m");
+  for (const char* as : {"q4_k_s", "q4_k_m", "q5_k_m"})
+    for (const char* tensor : {"blk.11.attn_v.weight", "blk.11.attn_k.weight"}) {
+      CHECK(type(as, tensor, wide, mixtral) == "q8_0");
+      CHECK(type(as, tensor, wide, qwen2_moe) == as);
+    }
+  CHECK(type("q4_k_m", "blk.11.attn_output.weight", wide, mixtral) == "q5_k");
+  CHECK(type("q5_k_m", "blk.11.attn_output.weight", wide, mixtral) == "q5_k_m");
+  CHECK(type("q4_k_m", "blk.11.attn_output.weight", wide, qwen2_moe) == "q4_k_m");
   CHECK(type("q4_k_m", "output.weight", wide, llama7b) == "q6_k");
   CHECK(type("q4_k_m", "token_embd.weight", wide, llama7b) == "q4_k_m");
   CHECK(type("q4_k_m", "token_embd.weight", wide, {.tied = true, .layers = 32}) == "q6_k");

@@ -131,7 +131,8 @@ inline status add_gguf_tensors(gguf_writer& to, std::vector<gguf_tensor>& tensor
   // llama.cpp tells its type 70B from 65B and others by the layers.
   const gguf_model_facts facts{
       tied, c.layers,
-      c.layers == 80 && (c.family == &families::qwen2 || (family.family == &families::llama && c.heads != c.kv_heads))};
+      c.layers == 80 && (c.family == &families::qwen2 || (family.family == &families::llama && c.heads != c.kv_heads)),
+      c.experts};
   const gguf_matrix_type& plain = *find_gguf_matrix_type("f32");
   for (gguf_tensor& t : tensors) {
     const gguf_matrix_type* type = as != nullptr ? gguf_type_for(*as, t.name, t.v, facts) : nullptr;

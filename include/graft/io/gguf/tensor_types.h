@@ -28,6 +28,7 @@ struct gguf_model_facts {
   bool tied = false;
   int layers = 0;
   bool shares_values = false;  // llama.cpp's type 70B: eight heads share a value, which then gets more bits
+  int experts = 0;             // of a layer; beside eight of them attention is small, and gets more bits
 };
 // Null for a name that is not in the list.
 GRAFT_LIBRARY const gguf_matrix_type* find_gguf_matrix_type(std::string_view name);
@@ -81,9 +82,14 @@ inline const std::vector<gguf_matrix_type>& gguf_matrix_types() {
 // MLP lose most by few bits, so the first and last eighth of the layers and every third between store them in Q6_K.
 inline const char* type_in_mixture(gguf_mixture mixture, std::string_view tensor, const gguf_model_facts& of) {
   const bool values = tensor.ends_with(".attn_v.weight") || tensor.ends_with(".attn_qkv.weight"),
-             down = tensor.ends_with(".ffn_down.weight");
+             down = tensor.find(".ffn_down") != tensor.npos;  // of the MLP, of experts and of shared experts
   int layer = 0;
-  if (mixture == gguf_mixture::none || !(values || down) || !tensor.starts_with("blk.")) return nullptr;
+  if (mixture == gguf_mixture::none || !tensor.starts_with("blk.")) return nullptr;
+  if (of.experts == 8) {
+    if (values || tensor.ends_with(".attn_k.weight")) return "q8_0";
+    if (tensor.ends_with(".attn_output.weight") && mixture != gguf_mixture::q5_k_m) return "q5_k";
+  }
+  if (!(values || down)) return nullptr;
   for (const char digit : tensor.substr(4, tensor.find('.', 4) - 4)) layer = 10 * layer + (digit - '0');
   const int eighth = of.layers / 8;
   const bool more = layer < eighth || layer >= 7 * of.layers / 8 || (layer - eighth) % 3 == 2;
