@@ -257,6 +257,17 @@ TEST_CASE("gguf writer: a model of a folder becomes a file that means the same")
     CHECK(said.find("which llama.cpp computes for Gemma 2 and 3 alone") != std::string::npos);
     CHECK(folder.files() == 1);
   }
+  // Files of models with experts are read, and written from files only.
+  for (const char* name : {"mixtral", "qwen2_moe", "qwen3_moe", "gpt_oss"}) {
+    const temp_folder folder;
+    const std::string from = golden + "/experts/models/" + name + "/base", to = folder.path / "model.gguf";
+    const auto model = io::open_model(from);
+    REQUIRE_MESSAGE(model, model.message());
+    CHECK(std::string(io::save_gguf(to, model->weights, from).message()) ==
+          from + ": a model of the type '" + name +
+              "' is not written as a GGUF file; convert the folder with llama.cpp's convert_hf_to_gguf.py");
+    CHECK(folder.files() == 0);
+  }
 }
 
 TEST_CASE("gguf writer: a tokenizer of a folder encodes as it did, or is refused") {
