@@ -222,6 +222,15 @@ std::string described(const model_shape& s, const graft::test::fresh_method& m) 
   for (const auto& [name, value] : m.keys) all += " " + name;
   return all;
 }
+// A gradient jumps where a unit of relu is so close to zero that another order of addition moves it to the other side,
+// and a move of the weights does not find every such unit. One of a fc1 of 300,000 units is common; on the weights of
+// another seed it is another unit, while a launch that is wrong is wrong on both.
+bool agrees_in_float(const first_step& got, const first_step& want, const std::vector<double>& sensitivity) {
+  bool agrees = got.gradients.size() == want.gradients.size();
+  for (std::size_t i = 0; agrees && i < got.gradients.size(); ++i)
+    agrees = furthest(got.gradients[i], want.gradients[i], largest_of(want)) < 1e-4 + 3 * sensitivity[i];
+  return agrees;
+}
 void compare_in_float(const first_step& got, const first_step& want, const std::vector<double>& sensitivity) {
   CHECK(std::abs(got.loss - want.loss) <= 1e-4 * std::abs(want.loss));
   REQUIRE(got.gradients.size() == want.gradients.size());
@@ -329,13 +338,21 @@ void sweep(const model_shape& s, bool bf16_too) {
     });
   }
   for (std::size_t m = 0; m < methods.size(); ++m) {
-    const result<oracle>& o = oracles[m];
+    result<oracle>& o = oracles[m];
     INFO(described(s, methods[m]), ": ", std::string(o.message()));
     REQUIRE(bool(o));
     CHECK(o->jump < 0.03);
-    const random_weights weights(c, o->seed);
-    const auto wide = first_step_of<gpu::engine<float>>(c, weights.wide, o->adapter, batch);
+    random_weights weights(c, o->seed);
+    auto wide = first_step_of<gpu::engine<float>>(c, weights.wide, o->adapter, batch);
     REQUIRE_MESSAGE(bool(wide), std::string(wide.message()));
+    if (c.activation == activation_kind::relu && !agrees_in_float(*wide, o->want, o->sensitivity)) {
+      const std::uint64_t other = o->seed + seeds;
+      o = oracle_of(c, moved_weights(c, other), other, configs[m], batch);
+      REQUIRE_MESSAGE(bool(o), std::string(o.message()));
+      weights = random_weights(c, other);
+      wide = first_step_of<gpu::engine<float>>(c, weights.wide, o->adapter, batch);
+      REQUIRE_MESSAGE(bool(wide), std::string(wide.message()));
+    }
     compare_in_float(*wide, o->want, o->sensitivity);
     if (!bf16_too) continue;
     const auto narrow = first_step_of<gpu::engine<__nv_bfloat16>>(c, weights.narrow, o->adapter, batch);
