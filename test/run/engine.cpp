@@ -65,7 +65,7 @@ TEST_CASE("engine: a layer computes on any engine what it does on the CPU") {
   cpu::executor<double> there(l.graphs);
   REQUIRE(bool(l.bind(e)));
   REQUIRE(bool(l.bind(there)));
-  std::vector<double> y = l.room("y", l.graphs.literal), expected = y;
+  std::vector<double> y = l.buffer_for("y", l.graphs.literal), expected = y;
   REQUIRE(bool(there.forward(l.x(), into(expected))));
   REQUIRE(bool(e.forward(l.x(), into(y))));
   CHECK(difference(y, expected) < 1e-12);
@@ -77,7 +77,7 @@ TEST_CASE("engine: a layer computes on any engine what it does on the CPU") {
   CHECK(n.allocations == before.allocations);
 
   e.train(true), there.train(true);
-  std::vector<double> d = l.room("lora_A.weight", l.graphs.backward), wanted = d;
+  std::vector<double> d = l.buffer_for("lora_A.weight", l.graphs.backward), wanted = d;
   for (int call = 0; call < 2; ++call) {
     REQUIRE(bool(e.forward(l.x(), into(y))));
     REQUIRE(bool(e.backward(l.x(), l.dy(), {}, {{"lora_A.weight", into(d)}})));
