@@ -11,8 +11,7 @@ template <> struct launch_on_gpu<expression_launch> {
   template <class T, class F> static void each_own_node(const program<T>&, const expression_launch& l, F f) {
     f(l.anchor());
   }
-  template <class T>
-  static void each_stored(const program<T>&, const expression_launch& l, const stored_nodes<T>& to) {
+  template <class T> static void each_stored(const program<T>&, const expression_launch& l, const stored_nodes<T>& to) {
     to.add(l.root);
     if (l.paired_root >= 0) to.add(l.paired_root);
   }
