@@ -67,7 +67,7 @@ merged=$("$generate" "$work/merged.gguf" --ids 3,10,17 --tokens 8 | sed -n 1p)
 equal "$(answer $gguf/model.gguf $gguf/adapter | sed 's/with the adapter/the model/')" "$merged" 'the merged model'
 says "AS is quantized or one of f32, f16, bf16, q8_0" "$merge" $gguf/model.gguf $gguf/adapter "$work/x.gguf" q3_k
 says 'is written as one: name OUT.gguf' "$merge" $gguf/model.gguf $gguf/adapter "$work/x"
-says 'this is a folder' "$merge" "$base" test/golden/models/llama/lora/adapter_init "$work/x.gguf"
+says 'tokenizer.json: there is no such file' "$merge" "$base" test/golden/models/llama/lora/adapter_init "$work/x.gguf"
 says 'GGUF adapters hold' "$convert" "$base" test/golden/models/llama/dora/adapter_init "$work/x.gguf"
 [ ! -e "$work/x.gguf" ] || wrong 'a refused file was left'
 

@@ -6,6 +6,8 @@
 #include <graft/derive/updated_weight.h>
 #include <graft/plan/fuse.h>
 
+#include <initializer_list>
+
 namespace graft {
 
 // Transfers the bound sizes of one graph to another graph of the same layer, by name.

@@ -13,6 +13,8 @@
 #include <graft/plan/launch/nodes.h>
 #include <graft/plan/launch/rowwise.h>
 
+#include <initializer_list>
+
 namespace graft {
 
 struct gemm_launch {

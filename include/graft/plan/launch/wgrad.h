@@ -10,6 +10,8 @@
 #include <graft/plan/launch/slot.h>
 #include <graft/plan/target_function.h>
 
+#include <initializer_list>
+
 namespace graft {
 
 namespace detail {
