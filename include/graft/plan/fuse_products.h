@@ -44,16 +44,14 @@ struct product_planner : planner {
     return true;
   }
   template <class Kind> constexpr bool computed(id i, int index) const {
-    return computed_before(i, [&](id o) { return claimed<Kind>(o) == index; });
+    return computed_before(i, {launch_kinds::index_of<Kind>, index});
   }
-  constexpr bool computed(id i) const {
-    return computed_before(i, [](id) { return false; });
-  }
+  constexpr bool computed(id i) const { return computed_before(i, {}); }
   constexpr bool computed(const sequence<id>& nodes) const {  // for nodes that other matches may contain too
     node_set own(g.size);
     for (const id i : nodes) own.add(i);
     for (const id i : nodes)
-      if (!computed_before(i, [&](id o) { return own[o]; })) return false;
+      if (!computed_before(i, {}, &own)) return false;
     return true;
   }
   // Calls f with the nodes of the launch that was opened last.
@@ -92,11 +90,16 @@ struct product_planner : planner {
     open(nodes_launch{i});
     add(i, slot::standalone);
   }
-  template <class Own> constexpr bool computed_before(id i, Own own) const {
+  // The nodes of the match `own`, and those in `nodes`, count as computed. No template of a lambda: clang 14 does not
+  // define one that a constant expression needs inside of another template.
+  constexpr bool computed_before(id i, claim_of_node own, const node_set* nodes = nullptr) const {
     for (int k = 0; k < 3; ++k) {
       id o = g[i].operand(k);
       while (o >= 0 && g[o].what == op::reshape && member(o)) o = g[o].a;
-      if (o >= 0 && member(o) && p.launch_of[o] < 0 && !own(o)) return false;
+      if (o >= 0 && member(o) && p.launch_of[o] < 0) {
+        const bool is_own = own.kind >= 0 && claims[o] == own;
+        if (!is_own && (nodes == nullptr || !(*nodes)[o])) return false;
+      }
     }
     return true;
   }
