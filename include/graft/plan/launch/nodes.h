@@ -2,6 +2,7 @@
 // nodes_launch: a node that is a launch of its own, or several that run one after the other on all rows: look-ups,
 // rotations, small matrices, collectives, host functions, and whatever no other kind of launch takes in.
 #pragma once
+#include <graft/core/dtype.h>
 #include <graft/derive/stage.h>
 #include <graft/derive/traversal.h>
 #include <graft/plan/launch/slot.h>

@@ -5,6 +5,7 @@
 //     d = Σ Z ⊙ Q              of a factor per column: Z and Q are [tokens, columns]. The launch can also store
 //                              Z ⊙ that factor for a dgrad that reads it (DoRA)
 #pragma once
+#include <graft/core/dtype.h>
 #include <graft/derive/stage.h>
 #include <graft/derive/traversal.h>
 #include <graft/plan/launch/slot.h>
