@@ -36,7 +36,7 @@ inline std::vector<std::string> default_target_names(std::string_view method, st
               "norm"};
     return {};
   }
-  const std::vector<std::string> opt_linears{"q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"};
+  std::vector<std::string> opt_linears{"q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"};
   if (method == "OSF") {
     if (is_gpt2) return {"c_attn", "c_proj"};
     if (is_opt) return opt_linears;

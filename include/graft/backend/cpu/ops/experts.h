@@ -76,8 +76,8 @@ template <class Real> void route(tensor<Real> out, tensor<Real> scores, long lon
   for (long long& n : next) first += std::exchange(n, first);
   for (long long pair = 0; pair < tokens * k; ++pair) {
     const Real expert = out.p[3 * pair + 2];
-    const long long row = counted(pair)++;
-    out.p[3 * row] = static_cast<Real>(pair / k), out.p[3 * row + 1] = expert;
+    const long long row = counted(pair)++, token = pair / k;
+    out.p[3 * row] = static_cast<Real>(token), out.p[3 * row + 1] = expert;
     out.p[3 * pair + 2] = static_cast<Real>(row);
   }
 }

@@ -53,7 +53,7 @@ template <bool LowerFirst = false> class table16 {
   explicit table16(const float* t) : all_(t) {}
   void dequantize(const unsigned char* from, float scale, float* to) const {
     for (int i = 0; i < 8; ++i) {
-      const int upper = from[i] >> 4U, lower = from[i] & 15U;
+      const unsigned upper = from[i] >> 4U, lower = from[i] & 15U;
       to[2 * i] = all_[LowerFirst ? lower : upper] * scale, to[2 * i + 1] = all_[LowerFirst ? upper : lower] * scale;
     }
   }
