@@ -44,13 +44,13 @@ struct pipeline_state {
 // Evidence that a thread's reads of a stage are complete. It has no data and takes no instruction.
 class reads_done {
   constexpr __device__ reads_done() = default;
-  template <int Pending> friend __device__ reads_done products_done();
+  template <int Pending> friend __device__ __forceinline__ reads_done products_done();
   friend __device__ reads_done barrier_done(int id, int threads);
   friend __device__ reads_done stores_done();
   friend __device__ reads_done nothing_read();
 };
 // All groups of products but the latest Pending have read their operands; the caller may read their accumulators.
-template <int Pending> __device__ __forceinline__ reads_done products_done() {
+template <int Pending> __device__ reads_done products_done() {
   wgmma_wait<Pending>();
   return {};
 }
