@@ -39,6 +39,7 @@ PROMPTS, TOKENS, RANK, ALPHA = 6, 24, 16, 32
 THREADS = int(os.environ.get("OMP_NUM_THREADS", "2"))
 TYPES = ("f16", "q8_0", "q4_0", "q4_k", "q6_k")
 WINDOW, WINDOWS = 512, 6
+DONE = "all was compared"
 FTYPES = {"q4_k_m": 15, "q4_k_s": 14, "q5_k_m": 17, "q5_k": 16, "q6_k": 18, "q4_0": 2, "q5_1": 9, "q8_0": 7}
 
 
@@ -301,6 +302,16 @@ def folder(build, path, made):
 if __name__ == "__main__":
     if len(sys.argv) != 4 or sys.argv[3] not in ("written", "mixtures", "perplexity", "folder"):
         sys.exit(__doc__)
+    # llama.cpp may end its process with status 0, so a child compares, and only its last line is a success.
+    if "GRAFT_COMPARES" not in os.environ:
+        child = subprocess.Popen([sys.executable, *sys.argv], env=os.environ | {"GRAFT_COMPARES": "1"},
+                                 stdout=subprocess.PIPE, text=True)
+        last = ""
+        for line in child.stdout:
+            last = line
+            print(line, end="", flush=True)
+        status = child.wait()
+        sys.exit(status if status != 0 or last == f"{DONE}\n" else "llama.cpp ended the process before all was compared")
     where, source, task = pathlib.Path(sys.argv[1]), os.path.abspath(sys.argv[2]), sys.argv[3]
     silent = lib.llama_log_callback(lambda level, text, data: None)  # kept, because llama.cpp calls it until the end
     lib.llama_log_set(silent, None)
@@ -308,4 +319,6 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as temporary:
         right = {"written": written, "mixtures": mixtures, "perplexity": perplexity, "folder": folder}[task](
             where, source, pathlib.Path(temporary))
+    if right:
+        print(DONE, flush=True)
     sys.exit(0 if right else 1)
