@@ -195,17 +195,17 @@ void check(const graph& g, int head, row_batch rows, double tolerance, const qua
   CHECK(fused.kernels <= kernel_count(g, p, t.sizes, dtype::bf16, how) + copies);
   CHECK(fused.kernels >= kernel_count(g, p, t.sizes, dtype::bf16, how));
 }
-builder forward_of(bool cached, const adapter_rules& with = value_of<tuned>().how.adapters) {
+builder forward_of(bool cached, const adapter_rules& with = value_of<tuned>().options.adapters) {
   block_value v = value_of<tuned>();
-  v.how.cached = cached, v.how.adapters = with;
-  return capture_forward(v.formula, v.how);
+  v.options.cached = cached, v.options.adapters = with;
+  return capture_forward(v.formula, v.options);
 }
 
 // With dropout, the layer's GEMM reads the shrink result of another launch, and its dgrad makes T = dy B; the second
 // size has fused wgrads as well.
 struct llama_with_dropout {
   adapter_rule rules[1] = {{"*_proj", formula_of<lora<dyn>>(), "", false, {.elements = true}}};
-  block_options how;
+  block_options options;
   builder forward, backward;
   llama_with_dropout() {
     how.adapters = {rules, 1}, how.dropped = true;
@@ -274,7 +274,7 @@ TEST_CASE("gpu block: quantized weights, grouped GEMMs with the norms fused") {
 TEST_CASE("gpu block: gradients") {
   if (no_gpu()) return;
   const block_value v = value_of<tuned>();
-  const builder backward = capture_backward(v.formula, v.how);
+  const builder backward = capture_backward(v.formula, v.options);
   for (const int head : {64, 72}) check(backward, head, batch({{70}, {1}, {33}}, 0, false), 4e-2);
 }
 TEST_CASE("gpu block: dropout in the branches of all projections, forward and backward") {
