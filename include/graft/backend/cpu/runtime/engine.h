@@ -84,7 +84,7 @@ template <class Real> struct engine {
     };
     return ok;
   }
-  static result<view> place(queue&, const view& host, dtype, block&) { return host; }
+  static result<view> to_device(queue&, const view& host, dtype, block&) { return host; }
   static status copy(queue&, void* to, const void* from, long long bytes) {
     std::memcpy(to, from, static_cast<std::size_t>(bytes));
     return ok;
