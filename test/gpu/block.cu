@@ -44,7 +44,7 @@ struct tensors {
   leaf_views leaves;
   std::deque<gpu::buffer> memory;
   std::deque<double> scalars;
-  std::deque<quant_state> beside;
+  std::deque<quant_state> states;
   std::vector<bf> cache;  // the contents before a call
   id state = none_id;
 
@@ -87,9 +87,9 @@ struct tensors {
                    : any(engine) * (matrix ? 1.7F / std::sqrt(static_cast<float>(columns)) : 1);
         }
         if (v.what == op::base && to.rank == 2 && to.size[0] > 1 && to.size[1] > 1 && !how.plain()) {
-          const test::quantized_and_plain codes(host, to.size[0], to.size[1], how);
+          const test::quantized_and_plain both(host, to.size[0], to.size[1], how);
           const auto placed =
-              gpu::upload_quantized(nullptr, codes.codes.as_view(), memory.emplace_back(), beside.emplace_back());
+              gpu::upload_quantized(nullptr, both.quantized.as_view(), memory.emplace_back(), states.emplace_back());
           REQUIRE(bool(placed));
           to = *placed;
           continue;

@@ -163,8 +163,8 @@ TEST_CASE("grouped: the rotation of a dgrad is part of its launch, and of its ke
 TEST_CASE("grouped: a GEMM that saves its shrink result is not grouped") {
   const block_value v = value_of<tuned>();
   const builder forward = capture_forward(v.formula, v.options), backward = capture_backward(v.formula, v.options);
-  const saved_pair kept = select_saved_tensors(forward, backward);
-  const plan p = fuse(kept.forward, sm_90);
+  const saved_pair saved = select_saved_tensors(forward, backward);
+  const plan p = fuse(saved.forward, sm_90);
   for (const gemm_launch& l : p.all<gemm_launch>())
     for (int k = 0; l.grouped > 0 && k <= l.grouped; ++k) FAIL("a product that keeps S runs with others");
 }
