@@ -26,7 +26,8 @@ template <class T> class executor : public graft::executor<engine<T>> {
   // Compiles all kernels, for sizes, ranks and adapters that are known only at run time.
   explicit executor(const layer_graphs& graphs, mode run_mode = mode::fused)
       : executor(graphs, run_mode, every_kernel_of_layers<T>()) {}
-  executor(const layer_graphs& graphs, mode run_mode, const kernel_set& kernels) : graft::executor<engine<T>>(graphs, run_mode) {
+  executor(const layer_graphs& graphs, mode run_mode, const kernel_set& kernels)
+      : graft::executor<engine<T>>(graphs, run_mode) {
     this->queued().kernels = kernels;
   }
   // Sets the stream of the following calls. Its work must come after the earlier calls, because all share one
