@@ -306,7 +306,7 @@ class golden_case {
     cpu::read(made->as_view(), 0, quantized_.count(), back.data());
     exactly("W_dequantized", back);
     const bool same = std::memcmp(made->data.data(), quantized_.data, made->data.size()) == 0;
-    found_.push_back({"codes", same ? 0.0 : 1.0, same});
+    found_.push_back({"quantized", same ? 0.0 : 1.0, same});
     return ok;
   }
   status merges(engine& e, const geometry& g) {
