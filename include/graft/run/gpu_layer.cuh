@@ -24,9 +24,10 @@ template <> struct device_type<int8> { using type = __nv_bfloat16; };
 template <class T> class executor : public graft::executor<engine<T>> {
  public:
   // Compiles all kernels, for sizes, ranks and adapters that are known only at run time.
-  explicit executor(const layer_graphs& graphs, mode how = mode::fused)
-      : executor(graphs, how, every_kernel_of_layers<T>()) {}
-  executor(const layer_graphs& graphs, mode how, const kernel_set& kernels) : graft::executor<engine<T>>(graphs, how) {
+  explicit executor(const layer_graphs& graphs, mode run_mode = mode::fused)
+      : executor(graphs, run_mode, every_kernel_of_layers<T>()) {}
+  executor(const layer_graphs& graphs, mode run_mode, const kernel_set& kernels)
+      : graft::executor<engine<T>>(graphs, run_mode) {
     this->queued().kernels = kernels;
   }
   // Sets the stream of the following calls. Its work must come after the earlier calls, because all share one
@@ -105,9 +106,9 @@ class layer : public compile<Layer, Options...>,
   using layer_kernels = kernels_of_type<checked>;
 
  public:
-  explicit layer(mode how = mode::fused)
+  explicit layer(mode run_mode = mode::fused)
       : base(
-            graphs_of<typename checked::kind, typename checked::adapter, checked::has_bias>(), how,
+            graphs_of<typename checked::kind, typename checked::adapter, checked::has_bias>(), run_mode,
             {layer_kernels::template compiled<element, layer_kernels::products.skinny, layer_kernels::products.gemms>(),
              &evaluate_layer_node<layer_kernels::operations::forward, layer_kernels::narrow>,
              launchers_for<element, layer_kernels::launches>()}) {

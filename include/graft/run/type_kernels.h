@@ -56,7 +56,7 @@ template <class Layer> struct type_kernels {
     const plan p = fuse(g, sm_90);
     const auto size = [&](dim d) { return size_or_zero(g, d); };
     launch_mask s = launches_of(g, p, size) | bind_launches(g, p.when, size);
-    if (!graft::detail::element_traits<typename Layer::element>::how.plain()) s |= launches::quantized;
+    if (!graft::detail::element_traits<typename Layer::element>::format.plain()) s |= launches::quantized;
     for (const gemm_slots& of : p.products)
       if (of.prologue >= 0) return s | launches_of(g, fuse(g, without_prologue), size);
     return s;
@@ -72,7 +72,7 @@ template <class Layer> struct type_kernels {
     return known ? own : own | launches_for(folded ? graphs::forward : graphs::folded);
   }
   static constexpr quant_layout quantized =
-      quant_layout_of(graft::detail::element_traits<typename Layer::element>::how, 64 * quant_steps);
+      quant_layout_of(graft::detail::element_traits<typename Layer::element>::format, 64 * quant_steps);
   static constexpr gemm_kernel_mask products =
       gemm_kernels_for(plan_of<Layer, sm_90>::folded ? graphs::folded : graphs::forward);
   static constexpr gemm_kernel_mask base_products = gemm_kernels_for(plain::forward);

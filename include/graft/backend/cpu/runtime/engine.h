@@ -77,14 +77,14 @@ template <class Real> struct engine {
   static status start(queue&) { return ok; }
   static const void* stream_of(const queue&) { return nullptr; }
   static status set_collectives(queue& q, const rank_reducer& ranks) {
-    q.host = [&q, ranks](const char* how, tensor<Real> in, tensor<Real> out) {
+    q.host = [&q, ranks](const char* operation, tensor<Real> in, tensor<Real> out) {
       std::copy_n(in.p, in.count(), out.p);
-      const status s = ranks.link->reduce(view_into(out.p, out.count()), same_text(how, row(op::rank_max).name));
+      const status s = ranks.link->reduce(view_into(out.p, out.count()), same_text(operation, row(op::rank_max).name));
       if (!s && q.host_error) q.host_error = s;
     };
     return ok;
   }
-  static result<view> place(queue&, const view& host, dtype, block&) { return host; }
+  static result<view> to_device(queue&, const view& host, dtype, block&) { return host; }
   static status copy(queue&, void* to, const void* from, long long bytes) {
     std::memcpy(to, from, static_cast<std::size_t>(bytes));
     return ok;

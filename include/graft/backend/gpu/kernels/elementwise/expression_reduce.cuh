@@ -8,7 +8,8 @@
 //   matrices      A stack of large matrices is summed by one thread per eight elements.
 //   any axes      A thread block takes each element of the result.
 //
-// Every sum has a fixed order, so results are bitwise deterministic.
+// Every sum has a fixed order, so results are bitwise deterministic. for_each.cuh says why the sums of warps and thread
+// blocks are not CUB's.
 #pragma once
 #include <graft/backend/gpu/dispatch/reduce_form.h>
 #include <graft/backend/gpu/kernels/elementwise/expression_interpreter.cuh>

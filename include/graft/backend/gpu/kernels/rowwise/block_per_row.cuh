@@ -2,7 +2,8 @@
 // One thread block per row, for norms of long rows (1024 to 8192 columns): the block reads the row once and keeps it in
 // registers, `Vectors` vectors of eight elements per thread. With few rows a block has many threads with one vector
 // each, for latency; with many rows it has few threads with four vectors, for occupancy. Sums have the same order in
-// both cases: a tree over every 32 neighboring vectors, and these sums one after the other.
+// both cases: a tree over every 32 neighboring vectors, and these sums one after the other. cub::BlockReduce is not
+// used, because the order of its sums follows from the number of threads.
 #pragma once
 #include <graft/backend/gpu/kernels/elementwise/for_each.cuh>
 #include <graft/backend/gpu/tile/vector8.cuh>

@@ -4,7 +4,8 @@
 // The launch that writes h [tokens, columns] also stores h ⊙ gain, and per 16 columns the sum of squares of h as it is
 // stored, which depends on neither the tile shape nor the other tokens. The launch that reads h ⊙ gain computes 1 / rms
 // of each token in a spare warp while W streams, and multiplies its sums with it. The low-rank branch and the column
-// scales are linear, so the factor commutes with them.
+// scales are linear, so the factor commutes with them. The lanes that hold values of one token are those of the
+// accumulator fragment, several lanes apart, so that they are added by shuffles; cub::WarpReduce adds neighboring lanes.
 #pragma once
 #include <graft/backend/gpu/arch/ptx.cuh>
 #include <graft/backend/gpu/kernels/skinny/sm90_layout.h>
