@@ -24,7 +24,7 @@ struct block_value {
   block_formula formula{};
   block_options options{};
 };
-template <class T, int N> constexpr int entries(const T (&)[N]) { return N; }
+template <class T, std::size_t N> constexpr int entries(const T (&)[N]) { return static_cast<int>(N); }
 template <class Block> constexpr block_value value_of() {
   block_value v{block_of<Block>(), {}};
   if constexpr (requires { Block::adapters; }) v.options.adapters = Block::adapters;
