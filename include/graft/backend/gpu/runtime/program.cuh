@@ -6,22 +6,13 @@
 // execution (execution.cuh).
 #pragma once
 #include <graft/backend/gpu/runtime/binding.cuh>
+#include <graft/backend/gpu/runtime/kernel_set.cuh>
 #include <graft/backend/gpu/runtime/parameter_expressions.cuh>
 #include <graft/backend/gpu/runtime/workspace.cuh>
 #include <graft/backend/mode.h>
 #include <graft/core/algorithm.h>
 
 namespace graft::gpu {
-
-// Pointers to the kernels that a layer may launch; a program compiles only those that it names here.
-struct kernel_set {
-  gemm_kernel_set gemm;
-  node_function evaluate = nullptr;
-  launchers launches{};
-  attention_table attention = nullptr;
-  multi_lora_kernels multi_lora{};  // empty: a batch cannot mix adapters
-  rank_reducer ranks{};             // empty: this process computes alone
-};
 
 template <class T> class execution;
 template <class T> class program;

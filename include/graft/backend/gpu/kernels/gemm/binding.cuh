@@ -241,7 +241,7 @@ template <class T> class gemm_binding {
   bool can_fuse_norm(long long m, const gemm_kernel_set& kernels, const target& to) const {
     if (is_quantized()) {
       const quantized_choice c = quantized_choice_for(m, to);
-      return quantized_can_fuse_norm(quantized_problem(m), to) && c.groups == 1 && kernels.quantized.has(c);
+      return quantized_can_fuse_norm(quantized_problem(m), to) && c.groups == 1 && kernels.quantized.has(c, rank_ > 0);
     }
     return kernels.timed.by == nullptr && gpu::can_fuse_norm(bare_problem(m), to, kernels.have);
   }
@@ -307,7 +307,7 @@ template <class T> class gemm_binding {
     const quantized_choice c = quantized_choice_for(m, to);
     const bool aligned =
         reinterpret_cast<std::uintptr_t>(with.x) % 16 == 0 && reinterpret_cast<std::uintptr_t>(leaf().data) % 16 == 0;
-    if (c.groups == 0 || !aligned || !kernels.quantized.has(c)) return false;
+    if (c.groups == 0 || !aligned || !kernels.quantized.has(c, rank_ > 0)) return false;
     if (quantized_gemm_.empty()) {
       const quantized_operands one = as_quantized();
       quantized_gemm_ = quantized_gemm(kernels.quantized, to, &one, 1);
