@@ -54,28 +54,16 @@ template <class T> class executor : public graft::executor<engine<T>> {
     const plan* p = this->forward_plan();
     if (p == nullptr) return t << "not bound", t;
     const graph& g = this->bound_forward()->g();
-    const auto& products = this->bound_forward()->with.values.products;
+    const binding<T>& with = this->bound_forward()->with.values;
+    const gemm_kernel_mask& have = this->queued().kernels.gemm.have;
     for (int k = 0; k < p->launches.size(); ++k) {
-      const graft::launch& l = p->launches[k];
       t << (k > 0 ? "; " : "");
-      const gemm_launch* const gemm = p->as<gemm_launch>(l);
-      if (gemm == nullptr) {
-        t << row(g[p->anchor_of(l)].what).name << (l.is<wgrad_sum>() ? " wgrad" : " by itself");
-        continue;
-      }
-      const auto& product = products[gemm->product];
-      if (const quantized_choice quantized = product.quantized_choice_for(tokens, p->to); quantized.groups > 0) {
-        const int launches = launch_count_of(quantized, product.rank());
-        t << "quantized skinny GEMM, " << launches << (launches == 1 ? " launch" : " launches");
-        continue;
-      }
-      if (product.is_quantized()) t << "dequantize, ";
-      if (takes_skinny_nn(product.shape(tokens), p->to)) {
-        t << "skinny GEMM, NN weight";
-        continue;
-      }
-      const gemm_choice c = choose(product.shape(tokens), p->to, this->queued().kernels.gemm.have);
-      t << name_of(c.path) << ", " << c.launches << (c.launches == 1 ? " launch" : " launches");
+      p->visit(p->launches[k], [&]<class Kind>(const Kind& l) {
+        if constexpr (requires { launch_on_gpu<Kind>::describe(t, g, *p, with, l, tokens, have); })
+          launch_on_gpu<Kind>::describe(t, g, *p, with, l, tokens, have);
+        else
+          t << row(g[l.anchor()].what).name << " by itself";
+      });
     }
     if (this->enabled() && this->runs_folded()) t << "; adapter folded into a copy of the weight";
     return t;

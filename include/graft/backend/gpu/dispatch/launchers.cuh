@@ -6,7 +6,7 @@
 #include <graft/backend/gpu/dispatch/kernel_selection.h>
 #include <graft/backend/gpu/kernels/elementwise/expression.cuh>
 #include <graft/backend/gpu/kernels/gather/embedding_norm.cuh>
-#include <graft/backend/gpu/kernels/gemm/pack_functions.cuh>
+#include <graft/backend/gpu/kernels/gemm/pack.cuh>
 #include <graft/backend/gpu/kernels/linalg/kronecker_chain.cuh>
 #include <graft/backend/gpu/kernels/linalg/matrix_stack.cuh>
 #include <graft/backend/gpu/kernels/quantized/dequantize.cuh>

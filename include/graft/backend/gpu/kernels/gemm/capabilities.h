@@ -5,10 +5,10 @@
 #include <graft/backend/gpu/dispatch/gemm.h>
 #include <graft/backend/gpu/dispatch/kernel_selection.h>
 #include <graft/backend/gpu/dispatch/quantized.h>
-#include <graft/backend/gpu/kernels/gemm/adapter_args.h>
 #include <graft/backend/gpu/kernels/gemm/branch_sources.h>
 #include <graft/backend/gpu/kernels/rotation/capabilities.h>
 #include <graft/backend/gpu/kernels/rowwise/capabilities.h>
+#include <graft/backend/gpu/tile/adapter_args.h>
 #include <graft/core/sequence.h>
 #include <graft/derive/updated_weight.h>
 
@@ -114,8 +114,8 @@ constexpr gemm_launch::capabilities gemm_capabilities(int resident_pairs) {
   return can;
 }
 
-// ---- What a layer type compiles: kernels that dispatch chooses for its sizes on devices of compute capability 9.0 with
-// 114 and with 132 multiprocessors (H100 PCIe and SXM, H200). Other devices choose among the same kernels.
+// ---- What a layer type compiles: kernels that dispatch chooses for its sizes on devices of compute capability 9.0, of
+// 114 and of 132 multiprocessors (H100 PCIe and SXM, H200). Other devices choose among the same kernels.
 
 constexpr target hopper_device(int sm_count) {
   target t{.capability = 90, .sm_count = sm_count};
@@ -124,8 +124,8 @@ constexpr target hopper_device(int sm_count) {
 }
 inline constexpr target hopper_devices[] = {hopper_device(114), hopper_device(132)};
 
-// The GEMM kernels that dispatch chooses for a product with any number of tokens. The sizes n and k are 0 if the type does
-// not state them; the rank is padded.
+// The GEMM kernels that dispatch chooses for a product with any number of tokens. The sizes n and k are 0 if the type
+// does not state them; the rank is padded.
 constexpr gemm_kernel_mask gemm_kernels_for(const gemm_problem& p) {
   const int n = p.n, k = p.k, rank = p.rank;
   gemm_kernel_mask l;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// grouped_gemm_binding: a grouped GEMM of a plan (Q/K/V, or gate and up; plan/launch/grouped.h) bound to device memory,
+// grouped_gemm_binding: a grouped GEMM of a plan (Q/K/V, or gate and up; plan/launch/gemm.h) bound to device memory,
 // as segments of one skinny launch on plain or quantized weights, cached for the last token counts. Where no kernel
 // takes the group, the caller runs its members one by one. A SwiGLU/GeGLU gate y = act(gate) ⊙ up may be part of the
 // launch.

@@ -2,7 +2,7 @@
 // What a GPU can do of wgrads. Needs no CUDA header.
 #pragma once
 #include <graft/backend/gpu/dispatch/kernel_selection.h>
-#include <graft/backend/gpu/kernels/gemm/adapter_args.h>
+#include <graft/backend/gpu/tile/adapter_args.h>
 
 namespace graft::gpu {
 
