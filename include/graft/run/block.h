@@ -9,7 +9,7 @@
 #include <graft/backend/lru_cache.h>
 #include <graft/derive/block.h>
 #include <graft/derive/saved_tensors.h>
-#include <graft/run/named_values.h>
+#include <graft/run/bind_named.h>
 #include <graft/run/program.h>
 #include <graft/run/sharding.h>
 
