@@ -12,7 +12,7 @@ import weakref
 import torch
 
 from . import _peft
-from ._operators import ops
+from ._operators import adapted_linear, ops
 
 _numbers = itertools.count(1)
 
@@ -55,7 +55,7 @@ class _State:
                 return False
         if isinstance(plan, _Refusal):
             return True
-        return plan.scalings == _peft.scalings_of(layer, adapters)
+        return plan.scalings == _peft.scalings_of(layer, adapters) and plan.inside.is_current()
 
 
 class _Refusal:
@@ -63,16 +63,6 @@ class _Refusal:
 
     def __init__(self, why, configs):
         self.why, self.configs = why, configs
-
-
-def _has_hooks(layer):
-    """True where a module inside the layer has hooks, which a fused forward would not call."""
-    for module in layer.modules():
-        if module is layer:
-            continue
-        if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks:
-            return True
-    return False
 
 
 def _versions(tensors):
@@ -103,7 +93,7 @@ def _refusal_of_call(layer, plan, x):
         return f"x is {x.dtype}"
     if x.dtype != base.weight.dtype and not torch.is_autocast_enabled(x.device.type):
         return f"x is {x.dtype} and the weight is {base.weight.dtype}"
-    if _has_hooks(layer):
+    if plan.inside.has_hooks():
         return "a module inside the layer has hooks"
     return None
 
@@ -123,9 +113,9 @@ def forward(self, x, *args, **kwargs):
     if torch.is_autocast_enabled(x.device.type):
         x = x.to(torch.get_autocast_dtype(x.device.type))
     tensors = plan.tensors(self)
-    save = torch.is_grad_enabled() and (x.requires_grad or any(t.requires_grad for t in tensors))
-    rows = x.reshape(-1, x.shape[-1])
-    y, _ = ops.adapted_linear(rows, tensors, plan.text, state.number, _versions(tensors), save)
+    if x.dim() == 2:
+        return adapted_linear(x, tensors, plan.text, state.number, _versions(tensors))
+    y = adapted_linear(x.reshape(-1, x.shape[-1]), tensors, plan.text, state.number, _versions(tensors))
     return y.reshape(*x.shape[:-1], y.shape[-1])
 
 

@@ -246,11 +246,35 @@ def ref_of(leaf, layer, adapter, out, features):
     return ref
 
 
+class Inside:
+    """The modules inside a layer, whose hooks a fused forward would not call."""
+
+    __slots__ = ("places", "hooks")
+
+    def __init__(self, layer):
+        self.places, self.hooks, pending = [], [], [layer]
+        while pending:
+            parent = pending.pop()._modules
+            for name, module in parent.items():
+                self.places.append((parent, name, module))
+                if module is not None:
+                    pending.append(module)
+                    self.hooks += (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks,
+                                   module._backward_pre_hooks)
+
+    def is_current(self):
+        """False after a module was replaced or removed."""
+        return all([parent.get(name) is module for parent, name, module in self.places])
+
+    def has_hooks(self):
+        return any(self.hooks)
+
+
 class Plan:
     """The formula of a layer with certain adapters, and the references to its tensors."""
 
     __slots__ = ("text", "refs", "has_bias", "trains_bias", "transposed", "dropout", "configs", "scalings",
-                 "eval_only")
+                 "eval_only", "inside")
 
     def tensors(self, layer):
         base = layer.get_base_layer()
@@ -324,7 +348,7 @@ def plan_of(layer, adapters, configs, module):
     plan = Plan()
     plan.has_bias, plan.transposed, plan.refs = has_bias, transposed, []
     plan.configs = tuple(configs.get(a) for a in adapters)
-    plan.scalings = scalings_of(layer, adapters)
+    plan.scalings, plan.inside = scalings_of(layer, adapters), Inside(layer)
     plan.trains_bias = plan.dropout = plan.eval_only = False
     described = []
     for adapter in adapters:

@@ -5,7 +5,8 @@
 //
 // Values that follow from tensors of the layer alone (DoRA's norm, rotations) are kept between calls. They are computed
 // again when parameters of the adapter hold other numbers than in the last call, or when the version of another tensor has
-// changed, which PyTorch counts with its writes; without versions, in every call.
+// changed, which PyTorch counts with its writes; without versions, in every call. A formula that keeps no value of its
+// parameters, as LoRA, reads them in place in every call, and they are not compared.
 #pragma once
 #include <graft/plan/kernel_count.h>
 #include <graft/run/pass.h>
@@ -25,19 +26,15 @@ template <class Engine> class bound_layer {
 
   explicit bound_layer(std::shared_ptr<const layer_spec> spec) : spec_(std::move(spec)) {}
 
+  const layer_spec& spec() const { return *spec_; }
+
   // Elements of the saved values for each row of x.
   result<long long> saved_width(const std::vector<view>& tensors) {
     const std::lock_guard<std::mutex> lock(alone_);
     if (status s = take(tensors); !s) return s.failure();
-    size_values s = sizes_;
-    const graph g = spec_->forward();
-    long long one = 0, two = 0;
-    for (const long long rows : {1, 2}) {
-      g.sizes.set_tokens(s, rows);
-      for (int k = spec_->first_saved(); k < g.outs; ++k) (rows == 1 ? one : two) += count(g, g.out[k].at, s);
-    }
-    if (two != 2 * one) return fail("this formula saves values whose size does not follow from the rows of x");
-    return one;
+    if (saved_width_ < 0)
+      return fail("this formula saves values whose size does not follow from the rows of x");
+    return saved_width_;
   }
 
   // Computes y for the rows of x. With memory in `saved`, of rows · saved_width elements of Engine::storage_type, it
@@ -50,12 +47,14 @@ template <class Engine> class bound_layer {
     pass<Engine>& p = saved != nullptr ? training_ : inference_;
     if (!p.bound())
       if (status s = bind(q, p, saved != nullptr ? spec_->forward() : spec_->graphs.forward); !s) return s;
-    if (status s = p.begin(x); !s) return s;
-    if (status s = p.request_output(0, y); !s) return s;
+    call_tensors with;
+    with[call_input::x] = x;
+    if (status s = p.in->begin(p.with, with); !s) return s;
+    if (status s = p.in->request_output(0, y); !s) return s;
     if (saved != nullptr) {
       const leaf_views all = saved_values(saved, x.size[0]);
       for (int k = 0; k < all.size(); ++k)
-        if (status s = p.request_output(spec_->first_saved() + k, writable(all[k])); !s) return s;
+        if (status s = p.in->request_output(spec_->first_saved() + k, writable(all[k])); !s) return s;
     }
     return p.run(q);
   }
@@ -80,15 +79,18 @@ template <class Engine> class bound_layer {
       const result<bound_leaves> b = state_->bind(whole);
       if (!b) return b.failure();
       const size_values known = sizes_for(g, whole, b->sizes);
-      return bind(q, p, g, &known);
+      if (status s = bind(q, p, g, &known); !s) return s;
+      if (training_.bound()) p.in->share_precomputed(p.with, *training_.in, training_.with);
+      return ok;
     });
     if (!found) return found.failure();
     pass<Engine>& p = **found;
-    if (training_.bound() && !seen.empty()) p.plan_binding().borrow_precomputed(training_.plan_binding());
-    if (status s = p.begin(x, dy, saved_values(saved, x.size[0])); !s) return s;
-    if (status s = dx.data != nullptr ? p.request_output(p.g().find_output("dx"), dx) : status(ok); !s) return s;
+    call_tensors with;
+    with[call_input::x] = x, with[call_input::dy] = dy;
+    if (status s = p.in->begin(p.with, with, saved_values(saved, x.size[0])); !s) return s;
+    if (status s = dx.data != nullptr ? p.in->request_output(p.g().find_output("dx"), dx) : status(ok); !s) return s;
     for (const gradient& d : gradients)
-      if (status s = p.request_output(p.g().find_output(d.name.c_str()), d.into); !s) return s;
+      if (status s = p.in->request_output(p.g().find_output(d.name.c_str()), d.into); !s) return s;
     return p.run(q);
   }
 
@@ -101,7 +103,7 @@ template <class Engine> class bound_layer {
     bool same = state_ != nullptr;
     for (std::size_t k = 0; same && k < tensors.size(); ++k) same = same_tensor(tensors[k], tensors_[k]);
     if (same) return ok;
-    tensors_.clear(), state_ = nullptr, seen_.clear();
+    tensors_.clear(), state_ = nullptr, seen_.clear(), keeps_parameter_values_ = false;
     inference_.unbind(), training_.unbind(), backward_.unbind();
     auto fresh = std::make_unique<layer_state>(spec_->graphs);
     for (const auto& [name, n] : spec_->sizes)
@@ -113,7 +115,17 @@ template <class Engine> class bound_layer {
     const result<bound_leaves> b = fresh->bind(spec_->forward());
     if (!b) return b.failure();
     state_ = std::move(fresh), tensors_ = tensors, sizes_ = b->sizes;
+    const long long one = saved_elements(1);
+    saved_width_ = saved_elements(2) == 2 * one ? one : -1;
     return ok;
+  }
+  long long saved_elements(long long rows) const {
+    const graph g = spec_->forward();
+    size_values s = sizes_;
+    g.sizes.set_tokens(s, rows);
+    long long n = 0;
+    for (int k = spec_->first_saved(); k < g.outs; ++k) n += count(g, g.out[k].at, s);
+    return n;
   }
   static bool same_tensor(const view& a, const view& b) {
     if (a.data != b.data || a.type != b.type || a.rank != b.rank) return false;
@@ -129,6 +141,8 @@ template <class Engine> class bound_layer {
     for (std::size_t k = 0; k < tensors_.size(); ++k) {
       if (!spec_->trained[k])
         base = base || seen[k] != seen_[k];
+      else if (!keeps_parameter_values_)
+        continue;
       else if (tensors_[k].contiguous())
         now = fingerprint(tensors_[k], now);
       else
@@ -141,12 +155,28 @@ template <class Engine> class bound_layer {
     all.push(&inference_), all.push(&training_), backward_.list(all);
     for (pass<Engine>* p : all) {
       if (!p->bound()) continue;
-      if (status s = base ? p->plan_binding().weight_changed(q) : p->plan_binding().parameters_changed(q); !s) return s;
+      if (status s = base ? p->weight_changed(q) : p->parameters_changed(q); !s) return s;
     }
     return ok;
   }
   status bind(queue& q, pass<Engine>& p, const graph& g, const size_values* known = nullptr) {
-    return p.bind(q, *state_, g, Engine::runs_on(q), {}, shared_, known);
+    if (status s = bind_pass(p, q, *state_, g, Engine::runs_on(q), {}, shared_, known); !s) return s;
+    if (keeps_parameter_values(*p.in) && !std::exchange(keeps_parameter_values_, true)) seen_.clear();
+    return ok;
+  }
+  // Whether the calls of a program read values that were computed from parameters, or parameters that were converted.
+  bool keeps_parameter_values(const program<Engine>& in) const {
+    const graph& g = in.value();
+    const plan& p = in.launches();
+    for (id i = 0; i < g.size; ++i) {
+      if (!p.live[i] || p.when.of[i] != stage::parameter || g[i].what == op::reshape) continue;
+      if (!is_leaf(g[i].what)) return true;
+      for (std::size_t k = 0; k < tensors_.size(); ++k)
+        if (same_text(g.name(i).c_str(), spec_->names[k].c_str()) &&
+            (tensors_[k].type != Engine::storage_type || !tensors_[k].contiguous()))
+          return true;
+    }
+    return false;
   }
   // The saved values lie one after the other in one matrix of the caller.
   leaf_views saved_values(void* memory, long long rows) const {
@@ -176,6 +206,8 @@ template <class Engine> class bound_layer {
   size_values sizes_;  // of the training graph, without the rows of a call
   versions seen_;
   std::uint64_t fingerprint_ = 0;  // of the parameters
+  bool keeps_parameter_values_ = false;
+  long long saved_width_ = -1;  // elements of saved values per row; -1: they do not follow from the rows
   pass<Engine> inference_, training_;
   backward_passes<Engine> backward_;
   typename Engine::shared shared_{};
