@@ -83,20 +83,17 @@ class _AdaptedLinear(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(x, layer, number, versions, *tensors):
+    def forward(ctx, x, layer, number, versions, *tensors):  # setup_context() apart would cost five times as much
         with torch._C._AutoDispatchBelowAutograd():
-            return _run(x, tensors, layer, number, versions, True)
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        x, ctx.layer, ctx.number, ctx.versions, *tensors = inputs
+            y, saved = _run(x, tensors, layer, number, versions, True)
+        ctx.layer, ctx.number, ctx.versions = layer, number, versions
         ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(output[1])
-        ctx.save_for_backward(x, output[1], *tensors)
+        ctx.save_for_backward(x, saved, *tensors)
+        return y
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx, dy, _):
+    def backward(ctx, dy):
         needs_dx, *needs = ctx.needs_input_grad
         needs = needs[3:]
         if dy is None:
@@ -115,7 +112,7 @@ def adapted_linear(x, tensors, layer, number, versions):
     if torch.compiler.is_compiling():
         return ops.adapted_linear(x, tensors, layer, number, versions, needs_grad)[0]
     if needs_grad:
-        return _AdaptedLinear.apply(x, layer, number, versions, *tensors)[0]
+        return _AdaptedLinear.apply(x, layer, number, versions, *tensors)
     with torch._C._AutoDispatchBelowAutograd():
         return _run(x, tensors, layer, number, versions, False)[0]
 
