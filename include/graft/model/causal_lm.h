@@ -669,8 +669,8 @@ template <class Engine> result<std::string> causal_lm<Engine>::explain_multi_lor
   return all;
 }
 
-// Chunks whose adapters fit the launches of the base are one group, and every other set of adapters is a group of its
-// own. Groups are independent, because a token attends to its own sequence only and a sequence has one set of adapters.
+// Chunks whose adapters fit the launches of the base are one group, or several where there are more sets than slots, and
+// every other set of adapters is a group of its own. Groups are independent, because a token attends to its own sequence only and a sequence has one set of adapters.
 template <class Engine>
 status causal_lm<Engine>::run_rows(block_stack_cache<Engine>& stacks, kv_cache<Engine>* cache,
                                    std::span<const sequence_chunk> chunks, std::span<const names> chunk_adapters,
@@ -693,31 +693,37 @@ status causal_lm<Engine>::run_rows(block_stack_cache<Engine>& stacks, kv_cache<E
                                        first.back() * width * bits_of(out.type) / bits_of(Engine::storage_type));
       !s)
     return s;
-  std::vector<int> group_index;  // of each chunk; 0: the multi-LoRA batch
-  std::set<names> batched_sets;
-  std::vector<names> group_sets;
-  for (std::size_t i = 0; i < chunks.size(); ++i) {
-    bool is_batched = batched_sets.count(chunk_adapters[i]) > 0;
-    if (!is_batched && batched_sets.size() < multi_lora_rows<Engine>::slots) {
-      const result<int> slot = multi_lora_slot(stacks, cache, rows_of(chunks), chunk_adapters[i]);
+  struct group {
+    bool is_batched;
+    std::vector<names> sets{};
+    bool has(const names& n) const { return std::find(sets.begin(), sets.end(), n) != sets.end(); }
+  };
+  std::vector<group> groups;
+  std::vector<std::size_t> group_index;  // of each chunk
+  for (const names& n : chunk_adapters) {
+    auto at = std::find_if(groups.begin(), groups.end(), [&](const group& g) { return g.has(n); });
+    if (at == groups.end()) {
+      const result<int> slot = multi_lora_slot(stacks, cache, rows_of(chunks), n);
       if (!slot) return slot.failure();
-      is_batched = *slot != no_slot;
+      const bool is_batched = *slot != no_slot;
+      at = std::find_if(groups.begin(), groups.end(), [&](const group& g) {
+        return is_batched && g.is_batched && g.sets.size() < multi_lora_rows<Engine>::slots;
+      });
+      if (at == groups.end()) at = groups.insert(at, {is_batched});
+      at->sets.push_back(n);
     }
-    if (is_batched) batched_sets.insert(chunk_adapters[i]);
-    const auto at = std::find(group_sets.begin(), group_sets.end(), chunk_adapters[i]);
-    group_index.push_back(is_batched ? 0 : static_cast<int>(at - group_sets.begin()) + 1);
-    if (!is_batched && at == group_sets.end()) group_sets.push_back(chunk_adapters[i]);
+    group_index.push_back(static_cast<std::size_t>(at - groups.begin()));
   }
-  for (int g = 0; g <= static_cast<int>(group_sets.size()); ++g) {
-    std::vector<sequence_chunk> group;
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    std::vector<sequence_chunk> members;
     std::vector<names> of_group;
     long long rows = 0;
     for (std::size_t i = 0; i < chunks.size(); ++i)
       if (group_index[i] == g)
-        group.push_back(chunks[i]), of_group.push_back(chunk_adapters[i]), rows += first[i + 1] - first[i];
-    if (group.empty()) continue;
-    const auto stack = g == 0 ? prepare_multi_lora(stacks, cache, group, of_group)
-                              : prepare(stacks, cache, adapters_named(registry_, of_group[0]), base_weights(), group);
+        members.push_back(chunks[i]), of_group.push_back(chunk_adapters[i]), rows += first[i + 1] - first[i];
+    const auto stack = groups[g].is_batched
+                           ? prepare_multi_lora(stacks, cache, members, of_group)
+                           : prepare(stacks, cache, adapters_named(registry_, of_group[0]), base_weights(), members);
     if (!stack) return stack.failure();
     if (status s = run_chunks(**stack, w, {group_logits_.data(), out.type, {rows, width, 1, 1}, 2}); !s) return s;
     const char* from = static_cast<const char*>(group_logits_.data());

@@ -7,8 +7,9 @@
 //     std::thread loop([&] { (*served)->run(); });
 //     auto sent = (*served)->submit({.prompt = ids, .adapters = {"sql"}, .max_tokens = 64});
 //     while (auto e = sent.to->next(1s)) if (e->finished) break;
-// A sequence's tokens do not depend on what else is in the batch, up to the rounding of sums over another number of rows.
-// Tokens are sampled on the host, because requests have settings of their own.
+// Tokens are sampled on the host, because requests have settings of their own. On the CPU the logits of a sequence have
+// the same bits whatever else is in the batch, however its prompt is cut into chunks and whatever of it was reused
+// (serving_settings::batch_invariant); on a GPU sums over another number of rows may round otherwise.
 #pragma once
 #include <graft/model/generate.h>
 #include <graft/model/serving/scheduler.h>
@@ -22,6 +23,7 @@ struct serving_settings {
   int resident_adapters = 16;  // in memory at a time
   int max_waiting = 256;       // sequences that wait; more requests are refused
   step_mode steps = step_mode::standard;
+  bool batch_invariant = true;  // on an engine that has such products; prompts then take longer
 };
 
 // The message of requests that the end of the engine ended.
@@ -407,6 +409,17 @@ template <class Engine> class serving_engine : public serving_base {
   // Writes the logits of the last token of each chunk to host_logits_.
   status run_chunks(const scheduler::step_plan& now) {
     const auto guard = model_->lock();
+    if constexpr (requires { queue().batch_invariant; }) {
+      bool& of_queue = queue().batch_invariant;
+      const bool before = std::exchange(of_queue, settings_.batch_invariant);
+      status s = run_locked(now);
+      of_queue = before;
+      return s;
+    } else {
+      return run_locked(now);
+    }
+  }
+  status run_locked(const scheduler::step_plan& now) {
     for (const scheduler::row_copy& c : now.copies)
       for (device_rows<Engine>& layer : cache_.layers) {
         const long long row = layer.bytes() / cache_.slots;

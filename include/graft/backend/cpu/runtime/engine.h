@@ -29,6 +29,7 @@ template <class Real> struct engine {
     status host_error = ok;      // the error of a host function or all-reduce in this call
     operations<Real> has = every_operation<Real>();
     cpu::launch_clock* clock = nullptr;  // not null: records the launches
+    bool batch_invariant = false;        // rows of a call have the same bits whatever other rows it has
     [[gnu::cold]] status check_supported_ops(const graph& g, const leaf_views& leaves) const {
       if (has.dequantize == nullptr && has_quantized(leaves))
         return fail(
