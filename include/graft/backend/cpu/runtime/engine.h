@@ -135,6 +135,8 @@ template <class Real> struct engine {
   static status run(queue& q, program& in, binding& with, const call& c);
   static status parameters_changed(queue&, program&, binding& with);
   static status weight_changed(queue&, program&, binding& with);
+  // Computes the values of the load and parameter stages, which the first call would compute otherwise.
+  static void precompute(queue&, const program&, binding&);
   // Lets `mine`, a binding of `in`, read parameter-stage values from a binding of another program of the same layer,
   // whose calls come first, instead of computing them again.
   static void share_precomputed(const program& in, binding& mine, const program& other, const binding& from);

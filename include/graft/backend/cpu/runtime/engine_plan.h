@@ -34,6 +34,9 @@ template <class Real> status engine<Real>::parameters_changed(queue&, program&, 
 template <class Real> status engine<Real>::weight_changed(queue&, program&, binding& with) {
   return with.loaded = with.ready = false, status(ok);
 }
+template <class Real> void engine<Real>::precompute(queue& q, const program& in, binding& with) {
+  in.precompute(with, q.has.evaluate, &q.host);
+}
 template <class Real>
 void engine<Real>::share_precomputed(const program& in, binding& mine, const program& other, const binding& from) {
   in.share_precomputed(mine, other, from);
