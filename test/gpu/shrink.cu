@@ -94,7 +94,7 @@ void check(int m, int n, int k, const std::vector<int>& ranks, bool gated) {
   const target device = device_target("", 90, 132, 66);
   static const quantized_kernels kernels = [] {
     quantized_kernels all;
-    gpu::detail::add_quantized_kernels<bf, quant_layout::block_scales, 2>(all);
+    gpu::detail::add_quantized_kernels<bf, every_quantized_kernel(quant_layout::block_scales), 2>(all);
     return all;
   }();
   random_numbers next;

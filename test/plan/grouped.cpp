@@ -3,7 +3,7 @@
 // many.
 #include <doctest/doctest.h>
 #include <graft/blocks.h>
-#include <graft/plan/launch/grouped.h>
+#include <graft/plan/launch/gemm.h>
 #include <graft/targets.h>
 
 using namespace graft;

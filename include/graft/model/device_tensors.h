@@ -5,6 +5,7 @@
 #pragma once
 #include <graft/core/result.h>
 #include <graft/core/view.h>
+#include <graft/core/view_checks.h>
 #include <graft/run/sharding.h>
 
 #include <algorithm>
@@ -73,11 +74,6 @@ template <class Engine> class device_tensors {
     c.device_view = *device_view;
     all_.emplace(host.data, std::move(c));
     return device_view;
-  }
-  static bool same_layout(const view& a, const view& b) {
-    bool same = a.type == b.type && a.rank == b.rank;
-    for (int k = 0; same && k < a.rank; ++k) same = a.size[k] == b.size[k] && a.stride(k) == b.stride(k);
-    return same;
   }
   std::multimap<const void*, copy> all_;
 };

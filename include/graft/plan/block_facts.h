@@ -3,7 +3,7 @@
 //     struct tuned : adapted<llama, on<"*_proj", lora<16>>> {};
 //     static_assert(compile<tuned, fullgraph, training>::kernels == 3);
 // The facts are those of a block on its own; in a model its first norm may be fused into the previous block
-// (plan/launch/fused_norm.h). A block type may state sizes of the model, its element type and facts of its
+// (plan/launch/gemm.h). A block type may state sizes of the model, its element type and facts of its
 // configuration:
 //     static constexpr named_size sizes[] = {{"hidden", 4096}, {"heads", 32}};      using element = bf16;
 // Costs assume nominal numbers for the sizes that it leaves open.
@@ -24,7 +24,7 @@ struct block_value {
   block_formula formula{};
   block_options options{};
 };
-template <class T, int N> constexpr int entries(const T (&)[N]) { return N; }
+template <class T, std::size_t N> constexpr int entries(const T (&)[N]) { return static_cast<int>(N); }
 template <class Block> constexpr block_value value_of() {
   block_value v{block_of<Block>(), {}};
   if constexpr (requires { Block::adapters; }) v.options.adapters = Block::adapters;

@@ -173,6 +173,42 @@ TEST_CASE("quantized: numbers of one size and sign, and of which one is larger")
     }
 }
 
+TEST_CASE("quantized: rows of a batch-invariant product have the same bits among any number of rows") {
+  const cpu::batch_invariant_scope on(true);
+  const long long rows = 101, cols = 512, most = 90;
+  for (const named_quant_format& e : every_quant_format()) {
+    INFO(e.name);
+    const quantized_and_plain w(normal_numbers(rows * cols, 17), rows, cols, e.format);
+    const std::vector<float> x = normal_numbers(most * cols, 18), all = product_of(w, x);
+    for (const long long m : {1LL, 2LL, 5LL, 16LL, 17LL, 64LL, 65LL}) {
+      const std::vector<float> some = product_of(w, {x.end() - m * cols, x.end()});
+      CHECK(std::equal(some.begin(), some.end(), all.end() - m * rows));
+    }
+  }
+}
+TEST_CASE("quantized: rows of a batch-invariant product with half-precision weights have the same bits, too") {
+  const cpu::batch_invariant_scope on(true);
+  const long long rows = 101, most = 90;
+  for (const long long cols : {40LL, 200LL})
+    for (const dtype type : {dtype::bf16, dtype::f16}) {
+      const std::vector<float> numbers = normal_numbers(rows * cols, 17), x = normal_numbers(most * cols, 18);
+      std::vector<std::uint16_t> stored(numbers.size());
+      cpu::write(numbers.data(), 0, rows * cols, mutable_view{stored.data(), type, {rows, cols, 1, 1}, 2});
+      const weight_view w = weight_of(view{stored.data(), type, {rows, cols, 1, 1}, 2}, rows, cols);
+      const auto product = [&](std::vector<float> from) {
+        const long long m = static_cast<long long>(from.size()) / cols;
+        std::vector<float> y(static_cast<std::size_t>(m * rows));
+        cpu::weight_gemm<float>({y.data(), {1, 1, m, rows}}, {from.data(), {1, 1, m, cols}}, w, {false, true});
+        return y;
+      };
+      const std::vector<float> all = product(x);
+      for (const long long m : {1LL, 2LL, 4LL, 5LL, 17LL, 65LL}) {
+        const std::vector<float> some = product({x.end() - m * cols, x.end()});
+        CHECK(std::equal(some.begin(), some.end(), all.end() - m * rows));
+      }
+    }
+}
+
 TEST_CASE("quantized: a product has the same bits wherever x and the weight lie, and whichever rows are asked for") {
   const long long rows = 13, cols = 512;
   for (const named_quant_format& e : every_quant_format()) {

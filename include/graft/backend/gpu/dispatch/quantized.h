@@ -49,6 +49,20 @@ constexpr bool has_row_scales(quant_layout f) { return facts_of(f).scales == sca
 constexpr bool has_scales_inside(quant_layout f) { return facts_of(f).scales == scale_layout::inside; }
 constexpr bool has_pair_table(quant_layout f) { return facts_of(f).pair_table; }
 
+// The kernels of one layout that a program compiles.
+struct quantized_mask {
+  quant_layout layout = quant_layout::none;
+  bool with_branch = false, without_branch = false;  // layers with and without a low-rank branch
+  bool whole_units = false;                          // also the faster kernels of layers that whole units fill
+
+  constexpr quantized_mask operator|(const quantized_mask& o) const {
+    return {layout == quant_layout::none ? o.layout : layout, with_branch || o.with_branch,
+            without_branch || o.without_branch, whole_units || o.whole_units};
+  }
+  friend constexpr bool operator==(const quantized_mask&, const quantized_mask&) = default;
+};
+constexpr quantized_mask every_quantized_kernel(quant_layout f) { return {f, true, true, true}; }
+
 // A thread block has 16 warps. A warp has up to four k steps of 64 columns and processes units of 16 rows of W.
 inline constexpr int quant_warps = 16, quant_steps = 4, unit_rows = 16;
 // A launch takes up to two groups of 16 tokens; for more tokens it is faster to dequantize the weight first.

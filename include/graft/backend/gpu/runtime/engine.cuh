@@ -22,9 +22,6 @@ class optimizer_step;
 
 // All kernels including attention for whole models; defined in engine_models.cuh.
 template <class T> kernel_set every_kernel_of();
-template <class T> kernel_set every_kernel_of_layers() {
-  return {all_kernels<T>(), &evaluate_node<every_op>, all_launchers<T>(), nullptr, all_multi_lora_kernels<T>()};
-}
 
 struct add_numbers {
   const float* from;
@@ -94,7 +91,7 @@ template <class T> struct engine {
   // Enables autotuning. `file` stores the choices; if it is empty, the default file of the device does.
   static status enable_autotuning(queue& q, const std::string& file) {
     if (q.tuner != nullptr && (file.empty() || file == q.tuner->path())) return ok;
-    const auto made = autotuner::open(file);
+    const auto made = autotuner::open<uint4>(file);
     if (!made) return made.failure();
     q.tuner = *made, q.kernels.gemm.timed = autotuned_by(q.tuner.get());
     return ok;

@@ -128,7 +128,7 @@ template <class T> __device__ __forceinline__ void multiply_by_mma(const tile_ar
       }
 #endif
 }
-// OnHopper: also compiled for sm_90a, where most layer types need only the sm90 kernels (dispatch/gemms_of_layer.h).
+// OnHopper: also compiled for sm_90a, where most layer types need only the sm90 kernels (capabilities.h).
 template <class T, bool OnHopper> __global__ void __launch_bounds__(mma::threads) gemm_mma_kernel(const tile_args g) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   constexpr bool launched = OnHopper;

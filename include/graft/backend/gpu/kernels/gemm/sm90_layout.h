@@ -6,7 +6,7 @@
 #pragma once
 #include <cuda.h>
 #include <cuda_runtime_api.h>
-#include <graft/backend/gpu/kernels/gemm/adapter_args.h>
+#include <graft/backend/gpu/tile/adapter_args.h>
 #include <graft/backend/gpu/tile/tile_order.h>
 
 #include <cstdint>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // tile_args: arguments of the GEMM kernels without TMA (sm80_mma.cuh, simt.cuh), as plain pointers and sizes.
 #pragma once
-#include <graft/backend/gpu/kernels/gemm/adapter_args.h>
+#include <graft/backend/gpu/tile/adapter_args.h>
 
 namespace graft::gpu {
 

@@ -5,7 +5,7 @@
 #pragma once
 #include <cuda.h>
 #include <graft/backend/gpu/dispatch/skinny.h>
-#include <graft/backend/gpu/kernels/gemm/adapter_args.h>
+#include <graft/backend/gpu/tile/adapter_args.h>
 #include <graft/backend/gpu/tile/tile_order.h>
 
 #include <cstdint>
@@ -62,7 +62,7 @@ struct skinny_segment {
 struct skinny_maps {
   CUtensorMap x[max_segments], w[max_segments];
 };
-// Norms fused after y and before x (sm90_fused_norm.cuh).
+// Norms fused after y and before x (sm90_epilogue.cuh).
 struct epilogue_norm {
   const void* gain = nullptr;  // null: no norm
   void* scaled = nullptr;      // y ⊙ gain
