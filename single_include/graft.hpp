@@ -8051,16 +8051,16 @@ struct attention_form {
 constexpr attention_form configured_attention(const block_scope& m) {
   return {bias{m.has("attention_bias")}, bias{m.has("output_bias")}};
 }
-constexpr ex self_attention(const block_scope& m, ex x, const attention_form& how) {
+constexpr ex self_attention(const block_scope& m, ex x, const attention_form& form) {
   const block_scope s = m.in("self_attn");
   const extent d = m.size("head_dim"), heads = m.size("heads") * d, kv = m.size("kv_heads") * d;
-  const auto turned = [&](const char* norm, ex y) {
-    return m.rope(how.norms_heads ? s.head_norm(norm, y, d, how.plus) : y);
+  const auto rotated = [&](const char* norm, ex y) {
+    return m.rope(form.norms_heads ? s.head_norm(norm, y, d, form.plus) : y);
   };
-  auto q = turned("q_norm", s.linear("q_proj", x, heads, how.in));
-  auto k = turned("k_norm", s.linear("k_proj", x, kv, how.in));
-  auto v = s.linear("v_proj", x, kv, how.in);
-  return s.linear("o_proj", m.attention(q, k, v, how.sinks), x.cols(), how.out);
+  auto q = rotated("q_norm", s.linear("q_proj", x, heads, form.in));
+  auto k = rotated("k_norm", s.linear("k_proj", x, kv, form.in));
+  auto v = s.linear("v_proj", x, kv, form.in);
+  return s.linear("o_proj", m.attention(q, k, v, form.sinks), x.cols(), form.out);
 }
 constexpr ex gated_layer(const block_scope& m, ex x, extent inner, bias has_bias = bias::no, op activation = op::silu) {
   auto gate = m.linear("gate_proj", x, inner, has_bias), up = m.linear("up_proj", x, inner, has_bias);
@@ -8230,9 +8230,9 @@ struct qwen2_moe : llama {
 }  // namespace graft
 namespace graft {
 constexpr ex attention_with_head_norms(block_scope m, ex h) {
-  attention_form how = configured_attention(m);
-  how.norms_heads = true;
-  return h + self_attention(m, m.rms_norm("input_layernorm", h), how);
+  attention_form form = configured_attention(m);
+  form.norms_heads = true;
+  return h + self_attention(m, m.rms_norm("input_layernorm", h), form);
 }
 struct qwen3 : llama {
   static constexpr const char* name = "qwen3";
