@@ -208,8 +208,8 @@ struct llama_with_dropout {
   block_options options;
   builder forward, backward;
   llama_with_dropout() {
-    how.adapters = {rules, 1}, how.dropped = true;
-    forward = capture_forward(block_of<llama>(), how), backward = capture_backward(block_of<llama>(), how);
+    options.adapters = {rules, 1}, options.dropped = true;
+    forward = capture_forward(block_of<llama>(), options), backward = capture_backward(block_of<llama>(), options);
   }
 };
 
