@@ -97,7 +97,7 @@ constexpr long long common_divisor(long long a, long long b) {
   const long long gap = (static_cast<long long>(b.first - a.first) % step + step) % step;
   return gap < a.run || gap + b.run > step;
 }
-// True where both views have elements of one type at equal places relative to their first one.
+// True if both views have elements of one type at equal offsets from their first one.
 [[gnu::noinline]] constexpr bool same_layout(const view& a, const view& b) {
   if (a.type != b.type || a.rank != b.rank) return false;
   for (int k = 0; k < a.rank; ++k)

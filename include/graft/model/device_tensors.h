@@ -34,14 +34,14 @@ template <class Engine> class device_tensors {
   // Refreshes the copies of a tensor whose host memory was written.
   status upload(typename Engine::queue& q, const view& host) {
     for (auto [at, end] = all_.equal_range(host.data); at != end; ++at)
-      if (result<view> device_view = Engine::place(q, host, at->second.device_view.type, at->second.memory);
+      if (result<view> device_view = Engine::to_device(q, host, at->second.device_view.type, at->second.memory);
           !device_view)
         return device_view.failure();
     return ok;
   }
   status upload_all(typename Engine::queue& q) {
     for (auto& [data, c] : all_)
-      if (result<view> device_view = Engine::place(q, c.from, c.device_view.type, c.memory); !device_view)
+      if (result<view> device_view = Engine::to_device(q, c.from, c.device_view.type, c.memory); !device_view)
         return device_view.failure();
     return ok;
   }
@@ -69,7 +69,7 @@ template <class Engine> class device_tensors {
     quantized_shard shard;
     result<view> part = sharding.shard_of(host, axis, shard);
     if (!part) return part;
-    result<view> device_view = Engine::place(q, *part, as, c.memory);
+    result<view> device_view = Engine::to_device(q, *part, as, c.memory);
     if (!device_view) return device_view;
     c.device_view = *device_view;
     all_.emplace(host.data, std::move(c));

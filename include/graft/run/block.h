@@ -240,6 +240,11 @@ template <class Engine> class bound_block {
         if (status s = b.parameters_changed(programs_->queue); !s) return of(s);
     return ok;
   }
+  // Computes what follows from the parameters now, where the engine would do so in the first call.
+  void precompute(pass_kind w) {
+    if constexpr (requires { Engine::precompute(programs_->queue, at(w).in->engine_program(), at(w).with.values); })
+      Engine::precompute(programs_->queue, at(w).in->engine_program(), at(w).with.values);
+  }
   // States that the block `next`, bound for pass `its`, reads this block's output, so that the engine may compute the
   // norm with which `next` begins in this block's last launch.
   void set_next(pass_kind w, const bound_block& next, pass_kind its) {
