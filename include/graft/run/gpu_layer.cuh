@@ -25,9 +25,10 @@ template <> struct device_type<int8> { using type = __nv_bfloat16; };
 template <class T> class executor : public graft::executor<engine<T>> {
  public:
   // Compiles all kernels, for sizes, ranks and adapters that are known only at run time.
-  explicit executor(const layer_graphs& graphs, mode how = mode::fused)
-      : executor(graphs, how, every_kernel_of_layers<T>()) {}
-  executor(const layer_graphs& graphs, mode how, const kernel_set& kernels) : graft::executor<engine<T>>(graphs, how) {
+  explicit executor(const layer_graphs& graphs, mode run_mode = mode::fused)
+      : executor(graphs, run_mode, every_kernel_of_layers<T>()) {}
+  executor(const layer_graphs& graphs, mode run_mode, const kernel_set& kernels)
+      : graft::executor<engine<T>>(graphs, run_mode) {
     this->queued().kernels = kernels;
   }
   // Sets the stream of the following calls. Its work must come after the earlier calls, because all share one
@@ -81,8 +82,8 @@ class layer : public compile<Layer, Options...>,
       sixteen_bit_types_of(graft::detail::element_traits<typename checked::element>::stored);
 
  public:
-  explicit layer(mode how = mode::fused)
-      : base(graphs_of<typename checked::kind, typename checked::adapter, checked::has_bias>(), how,
+  explicit layer(mode run_mode = mode::fused)
+      : base(graphs_of<typename checked::kind, typename checked::adapter, checked::has_bias>(), run_mode,
              selected_kernels<element, selections::forward, narrow>()) {
     set_static_sizes<checked>(*this);
   }

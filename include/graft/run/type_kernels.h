@@ -11,7 +11,7 @@ namespace graft::gpu {
 template <class Layer> struct type_kernels {
   using graphs = derived_of<Layer>;
   using plain = derived<typename Layer::kind, none, Layer::has_bias>;
-  static constexpr quant_format stored = graft::detail::element_traits<typename Layer::element>::how;
+  static constexpr quant_format stored = graft::detail::element_traits<typename Layer::element>::format;
 
   // The kernels of one graph's plan.
   static constexpr kernel_selection of(const graph& g) {
@@ -20,7 +20,7 @@ template <class Layer> struct type_kernels {
     kernel_selection all = kernels_of_plan({g, p, known, stored});
     for (const gemm_slots& s : p.products) {
       if (s.prologue < 0) continue;
-      target without_prologue = sm_90;  // for a layer with room for further adapters, whose GEMM has a branch instead
+      target without_prologue = sm_90;  // a layer that may get further adapters: its GEMM has a branch instead
       without_prologue.can<gemm_launch>().fuses_prologue = false;
       const plan other = fuse(g, without_prologue);
       const kernel_selection more = kernels_of_plan({g, other, known, stored});
@@ -41,8 +41,8 @@ template <class Layer> struct type_kernels {
     return all;
   }
 
-  // Of the graph that forward runs, folded or not, and of both where a size that the type leaves open decides; and of
-  // eager mode, merging and unmerging.
+  // The kernels of the graph that forward runs, folded or not (of both where a size that the type leaves open decides),
+  // and those of eager mode, merging and unmerging.
   static constexpr kernel_selection forward = [] {
     const bool folded = plan_of<Layer, sm_90>::folded;
     bool known = true;
@@ -57,13 +57,13 @@ template <class Layer> struct type_kernels {
       all = all | kernels_by_nodes(g);
     return all;
   }();
-  // Of the layer without its adapter.
+  // The kernels of the layer without its adapter.
   static constexpr kernel_selection base = of(plain::forward);
   static constexpr kernel_selection backward = of_gradients(graphs::backward) | of(plain::backward) |
                                                kernels_by_nodes(graphs::literal_backward) |
                                                kernel_selection{.nodes = forward.nodes};
-  // Forward that saves what backward reads (a value that is saved cannot stay inside the launch that computes it), and
-  // that backward.
+  // The kernels of training: forward that saves what backward reads (a value that is saved cannot stay inside the launch
+  // that computes it), and backward that reads it.
   static constexpr kernel_selection training = [] {
     kernel_selection all{.nodes = backward.nodes};
     if (graphs::backward.bad.what != fault::none) return all;

@@ -117,8 +117,8 @@ struct gemm_choice {
   bool early = true;              // launch with programmatic dependent launch
   unsigned fused_wgrads = 0;      // bit k: wgrad k is fused into this launch
   int wgrad_blocks = 0;           // thread blocks that compute fused wgrads
-  long long partial_bytes = 0, s_bytes = 0;
-  long long workspace_bytes() const { return partial_bytes + s_bytes; }
+  long long partial_bytes = 0, shrink_bytes = 0;
+  long long workspace_bytes() const { return partial_bytes + shrink_bytes; }
   friend constexpr bool operator==(const gemm_choice&, const gemm_choice&) = default;
 };
 
@@ -229,7 +229,7 @@ constexpr bool choose_gemm(const gemm_problem& p, const target& device, const ge
     return choose_fused_wgrads(p, device, have, c), true;
   }
   if (p.shrink_input) return c.path = gemm_path::gemm_after_shrink, take(0);
-  c.s_bytes = p.m * p.rank * 2;
+  c.shrink_bytes = p.m * p.rank * 2;
   if (p.rank <= 64 && take(rank_index(p.rank))) {
     const int n_tiles = (p.n + c.tile_n - 1) / c.tile_n;
     c.owners = (n_tiles < 8 ? n_tiles : 8) / 4 * 4;
@@ -279,7 +279,7 @@ constexpr gemm_choice choose(const gemm_problem& p, const target& device,
   gemm_choice c;
   const bool rows_copy = !p.nn || p.n % 8 == 0, compiled = !is_hopper(device) || have.has_mma();
   c.path = copies && rows_copy && compiled && device.capability >= 80 ? gemm_path::mma : gemm_path::simt;
-  if (p.rank > 0 && !p.shrink_input) c.launches = 2, c.s_bytes = p.m * p.rank * (is_16_bit(p.type) ? 2 : 4);
+  if (p.rank > 0 && !p.shrink_input) c.launches = 2, c.shrink_bytes = p.m * p.rank * (is_16_bit(p.type) ? 2 : 4);
   return c;
 }
 

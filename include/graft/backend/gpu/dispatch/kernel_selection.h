@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // kernel_selection: the kernels that a program compiles for a layer type, as one value that template arguments can be.
-// It follows from the plans of the type: what a launch needs is stated by its kind beside its kernels
-// (kernels_of_launch<Kind> in kernels/*/capabilities.h), a plan needs what its launches do (kernels_of_plan.h), and
+// It follows from the plans of the type: kernels_of_launch<Kind>, in kernels/*/capabilities.h, states what a launch of
+// the kind needs, a plan needs what its launches do (kernels_of_plan.h), and
 // runtime/kernel_set.cuh instantiates what is selected.
 #pragma once
 #include <graft/backend/gpu/dispatch/quantized.h>

@@ -76,7 +76,9 @@ class autotuner {
     if (const std::string* const known = file_.find(what, size)) {
       for (const candidate<Choice>& w : all)
         if (*known == w.name) return w.choice;
-      return all[0].choice;
+      // A candidate that was timed here may not take every size of its size class. A name that the file had may be of
+      // no candidate of this program: then the candidates are timed again, once.
+      if (file_.is_timed_here(what, size)) return all[0].choice;
     }
     cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
     if (status s = check(cudaStreamIsCapturing(stream_, &capturing), "asking whether a stream is captured"); !s)

@@ -155,7 +155,7 @@ template <class T> struct engine {
   }
   // Copies a tensor to device memory: numbers are stored as `as`, a quantized weight keeps its stored values and
   // scales.
-  static result<view> place(queue& q, const view& host, dtype as, block& into) {
+  static result<view> to_device(queue& q, const view& host, dtype as, block& into) {
     if (host.quant != nullptr) return upload_quantized(q.stream, host, into.memory(), into.quantization());
     return upload_tensor(q.stream, host, as, into.memory());
   }
@@ -336,7 +336,7 @@ status engine<T>::evaluate_in_host_memory(queue& q, const graph& g, const size_v
   for (id i = 0; i < g.size; ++i) {
     view& v = leaves[i];
     if (v.data == nullptr || g[i].what == op::scalar) continue;
-    result<view> placed = place(q, v, dtype::f32, memory.extend());
+    result<view> placed = to_device(q, v, dtype::f32, memory.extend());
     if (!placed) return placed.failure();
     v = *placed;
   }

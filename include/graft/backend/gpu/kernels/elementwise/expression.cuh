@@ -20,7 +20,8 @@ namespace graft::gpu {
 //   matrices      A stack of large matrices is summed by one thread per eight elements.
 //   any axes      A thread block takes each element of the result.
 //
-// Every sum has a fixed order, so results are bitwise deterministic.
+// Every sum has a fixed order, so results are bitwise deterministic. for_each.cuh says why the sums of warps and thread
+// blocks are not CUB's.
 
 struct expression_row_reduce {
   expression_vec8<false> of;

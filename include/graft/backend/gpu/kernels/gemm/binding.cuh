@@ -187,13 +187,13 @@ template <class T> class gemm_binding {
       if (status done = kernels.nn(stream, g); !done) return done.failure();
       return 0U;
     }
-    if (calls_.empty() || exclusive != exclusive_ || with.shrink != s_now_ || with.before != pre_epilogue_now_ ||
+    if (calls_.empty() || exclusive != exclusive_ || with.shrink != u_now_ || with.before != pre_epilogue_now_ ||
         with.rotates != rotates_now_) {
       gemm_operands o;
       const packed_adapter<T>& from = shared_ != nullptr ? shared_->now : packed_;
       o.act = act(), o.exclusive = exclusive_ = exclusive;
       o.w = weight(), o.adapter = from.record, o.a = from.a.data();
-      o.s = s_now_ = with.shrink, o.before = pre_epilogue_now_ = with.before;
+      o.u = u_now_ = with.shrink, o.before = pre_epilogue_now_ = with.before;
       o.fused_rotation = (rotates_now_ = with.rotates) ? rotation_.data() : nullptr;
       if (shared_ != nullptr) o.adapter.scale = record_scale(from), o.adapter.shift = record_shift(from);
       o.workspace = with.workspace, o.counters = with.counters;
@@ -290,7 +290,7 @@ template <class T> class gemm_binding {
   int rank() const { return rank_; }
   // The shrink result U = x Aᵀ that this launch stores for others, [tokens, rank()]; -1: none.
   id shrink_output() const { return shrink_output_of(slots_); }
-  const void* shrink_now() const { return s_now_; }
+  const void* shrink_now() const { return u_now_; }
   // The shrink result U that an earlier launch computed, [tokens, branch rank]; -1: none.
   id shrink_input() const { return shrink_input_of(slots_); }
   // Own memory for U, and whether its rows are padded beyond the rank of the value.
@@ -403,7 +403,7 @@ template <class T> class gemm_binding {
   gemm_launch_cache calls_, weight_update_calls_;
   multi_lora_gemm<T> multi_lora_;
   quantized_gemm quantized_gemm_;
-  void *s_now_ = nullptr, *pre_epilogue_now_ = nullptr;  // further outputs of the bound launches
+  void *u_now_ = nullptr, *pre_epilogue_now_ = nullptr;  // further outputs of the bound launches
   bool exclusive_ = false, rotates_now_ = false;
   bool pdl_ = false;  // the next call may read weights and adapter before the preceding kernel has finished
 };

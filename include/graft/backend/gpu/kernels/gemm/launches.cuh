@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Launches of GEMMs: the rotations of their inputs, the products in one or several kernels, the wgrads and the norm that
-// no kernel took in.
+// Launches of GEMMs: the rotations of their inputs, the products in one or several kernels, the wgrads and the norm
+// that no kernel took in.
 #pragma once
 #include <graft/backend/gpu/kernels/grouped/binding.cuh>
 #include <graft/backend/gpu/runtime/program.cuh>

@@ -9,6 +9,8 @@
 // Shrink       Once for each record of the tile: eight warps divide the inner axis and are summed in warp order. Rows
 //              of another record get zeros.
 // Expand       Each warp takes 64 outputs at a time, mma.sync m16n8k16 over all records, then the epilogue.
+// Measured     H200, 4096 x 4096, bf16, 512 rows, 32 LoRA r16 in segments of 16: product and this launch take 42.0 µs,
+//              1.79 of cuBLASLt's bare layer (docs/performance.md).
 #pragma once
 #include <graft/backend/gpu/arch/mma_sync.cuh>
 #include <graft/backend/gpu/arch/ptx.cuh>

@@ -201,7 +201,7 @@ struct skinny_block {
       if ((b + 1) * 64 <= Rows) continue;
       const int r = b * 64 + warp * 16 - Rows;
       if (r < 0 || r >= Rank) continue;
-      const std::uint32_t to = base + shape::s_at + tile_offset(lane % 8, r + lane / 8 % 2 * 8, shape::pitch);
+      const std::uint32_t to = base + shape::u_at + tile_offset(lane % 8, r + lane / 8 % 2 * 8, shape::pitch);
 #pragma unroll
       for (int j = 0; j < Tokens / 8; ++j)
         ptx::store_matrix_trans(to + j * 8 * shape::pitch, pack<T>(acc[b][4 * j], acc[b][4 * j + 1]),
@@ -218,7 +218,7 @@ struct skinny_block {
         if (b * 64 < Rows)
           wgmma<T, Tokens>::shared(acc[b],
                                    tile_descriptor(base + shape::b_at + b * 64 * shape::pitch, shape::pitch) + 2 * kk,
-                                   tile_descriptor(base + shape::s_at, shape::pitch) + 2 * kk, true);
+                                   tile_descriptor(base + shape::u_at, shape::pitch) + 2 * kk, true);
     wgmma_commit();
     wgmma_wait<0>();
   }

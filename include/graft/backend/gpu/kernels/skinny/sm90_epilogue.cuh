@@ -107,7 +107,8 @@ __device__ __forceinline__ void reduce_tokens(const Block& block, const typename
 // The launch that writes h [tokens, columns] also stores h ⊙ gain, and per 16 columns the sum of squares of h as it is
 // stored, which depends on neither the tile shape nor the other tokens. The launch that reads h ⊙ gain computes 1 / rms
 // of each token in a spare warp while W streams, and multiplies its sums with it. The low-rank branch and the column
-// scales are linear, so the factor commutes with them.
+// scales are linear, so the factor commutes with them. The lanes that hold values of one token are those of the
+// accumulator fragment, several lanes apart, so that they are added by shuffles; cub::WarpReduce adds neighboring lanes.
 
 inline constexpr int norm_barrier = 2;  // named barrier: 1 / rms of all tokens is in shared memory
 
