@@ -12,6 +12,8 @@ import shutil
 import subprocess
 import sys
 
+import diagrams
+
 root = pathlib.Path(__file__).resolve().parents[2]
 link = re.compile(r"(!?\[(?:[^\[\]]|\[[^\]]*\])*\])\(([^)\s]+)\)")
 languages = {".h": "cpp", ".cuh": "cpp", ".cpp": "cpp", ".cu": "cpp", ".in": "text", ".py": "python", ".sh": "sh",
@@ -62,6 +64,13 @@ def with_links(text, of, page, found):
     return re.sub("\0\\d+\0", lambda m: code[m[0]], text)
 
 
+def with_pictures(text):
+    """The Markdown with pictures of its flowcharts."""
+    chart = re.compile(r"^```mermaid\n(.*?)^```$", re.M | re.S)
+    pictures = iter(diagrams.svg(chart.findall(text)))
+    return chart.sub(lambda _: next(pictures), text)
+
+
 def main(folder):
     shutil.rmtree(folder, ignore_errors=True)
     to_do = [root / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "CODE_OF_CONDUCT.md")]
@@ -83,7 +92,9 @@ def main(folder):
         elif path.is_dir():
             to_do.append(path / "README.md")
         elif path.suffix == ".md":
-            to.write_text(with_links(path.read_text(), path, page, to_do))
+            text = with_pictures(with_links(path.read_text(), path, page, to_do))
+            # The first page has no neighbours that a column of links could show.
+            to.write_text(("---\nhide: [navigation]\n---\n" if path == root / "README.md" else "") + text)
         else:
             text = path.read_text()
             fence = "`" * max(3, 1 + max((len(m) for m in re.findall("`+", text)), default=0))
