@@ -140,12 +140,14 @@ enum class flow : unsigned char {
   look_up,   // one row per id
   labelled,  // the last axis of the first operand mixes; the second has one id per row
   im2col,    // an image becomes a matrix of patches
+  routed,    // rows of tokens, or rows in the order of the experts that the tokens of a chunk choose
   all,       // everything mixes
   reduce,          // axes that the result does not have are summed
   add_rows,        // rows are summed by id
   add_blocks,      // rows are summed into blocks
   scatter_values,  // values are scattered by an index
   col2im,          // patches become an image
+  routed_sum,      // as `routed`; rows of an expert, or those of the experts of a token, are summed
 };
 enum class linearity : unsigned char {
   no,
@@ -261,11 +263,11 @@ constexpr op_row row_of(op o) {
       return with_rules({"attention_grad", "", attention, 3, flow::all}, linearity::no, axis_split::parts);
     case op::cached_attention:
       return with_rules({"cached_attention", "", attention, 3, flow::all}, linearity::no, axis_split::parts);
-    case op::route: return {"route", "", lookup, 1, flow::all};
-    case op::dispatch: return {"dispatch", "", lookup, 2, flow::all};
-    case op::combine: return {"combine", "", lookup, 2, flow::all};
-    case op::grouped_matmul: return reading_memory({"grouped_matmul", "", product, 3, flow::all});
-    case op::grouped_wgrad: return reading_memory({"grouped_wgrad", "", product, 3, flow::all});
+    case op::route: return {"route", "", lookup, 1, flow::routed};
+    case op::dispatch: return {"dispatch", "", lookup, 2, flow::routed};
+    case op::combine: return {"combine", "", lookup, 2, flow::routed_sum};
+    case op::grouped_matmul: return reading_memory({"grouped_matmul", "", product, 3, flow::routed});
+    case op::grouped_wgrad: return reading_memory({"grouped_wgrad", "", product, 3, flow::routed_sum});
     case op::patches: return with_rules({"patches", "", layout, 1, flow::im2col}, linearity::in_all);
     case op::unpatch: return with_rules({"unpatch", "", layout, 1, flow::col2im}, linearity::in_all);
     case op::rank_sum: return {"sum_over_ranks", "", collective, 1, flow::all};
@@ -286,6 +288,7 @@ constexpr const op_row& row(op o) { return detail::table.of[static_cast<int>(o)]
 constexpr bool is_leaf(op o) { return row(o).kind == op_class::leaf; }
 constexpr bool is_pointwise(op o) { return row(o).kind == op_class::pointwise; }
 constexpr bool is_named(op o) { return row(o).from != source::generated; }
+constexpr bool is_routed(op o) { return row(o).axes == flow::routed || row(o).axes == flow::routed_sum; }
 constexpr bool accumulates_result(op o) { return row(o).axes >= flow::reduce; }
 }  // namespace graft
 namespace graft {
@@ -3995,134 +3998,6 @@ constexpr fused_wgrad_shape shape_of(const graph& g, const gemm_slots& host, con
 }
 }  // namespace graft
 namespace graft {
-struct gemm_launch;
-constexpr bool can_fuse_norm(const gemm_slots& p) {
-  return p.pre_epilogue < 0 && !exposes_shrink(p) && p.weight_is_nt && p.prologue < 0;
-}
-[[gnu::cold]] constexpr bool only_products_read(const graph& g, const rowwise_launch& r, const sequence<int>& readers,
-                                                const sequence<gemm_slots>& products) {
-  if (r.norm < 0 || r.grad_output >= 0 || g[r.norm].k[0] != dim{1} || !detail::one_matrix(g[r.result])) return false;
-  int reads = 0;
-  for (const gemm_slots& p : products) {
-    if (p.x != r.result) continue;
-    if (!can_fuse_norm(p)) return false;
-    reads += 1 + p.branches.size();
-  }
-  return reads > 0 && reads == readers[r.result];
-}
-template <class Plan>
-constexpr bool fuses_norm(const gemm_problem& before, const graph& g, const Plan& p, int norm, const size_values& s,
-                          const quant_format& stored) {
-  const auto& fused = p.to.template can<gemm_launch>().norm_is_fused;
-  if (norm < 0 || !fused) return false;
-  sequence<gemm_problem> norm_readers;
-  for (const gemm_slots& reader : p.products)
-    if (reader.x == p.template all<rowwise_launch>()[norm].result)
-      norm_readers.push(shape_of(g, reader, s, before.type, stored));
-  return fused(before, norm_readers.begin(), norm_readers.size(), p.to);
-}
-constexpr bool gathers_rows(const node& v) { return v.what == op::gather && !v.ta && !is_shard(v); }
-template <class Plan>
-constexpr bool fuses_input_norm(const graph& previous, const Plan& its, const size_values& its_sizes, const graph& g,
-                                const Plan& p, const size_values& s, dtype type,
-                                const quant_format& stored_previous = {}, const quant_format& stored = {}) {
-  for (const gemm_slots& last : its.products)
-    if (last.result == previous.out[0].at)
-      return fuses_norm(shape_of(previous, last, its_sizes, type, stored_previous), g, p, p.input_norm, s, stored);
-  if (!gathers_rows(previous[previous.out[0].at]) || !stored_previous.plain() || p.input_norm < 0) return false;
-  for (const gemm_slots& reader : p.products) {  // a look-up must meet the conditions of a GEMM of its width
-    if (reader.x != p.template all<rowwise_launch>()[p.input_norm].result) continue;
-    gemm_problem as_wide = shape_of(g, reader, s, type, stored);
-    as_wide.n = static_cast<int>(g.sizes.value(g[reader.x].d[3], s));
-    return fuses_norm(as_wide, g, p, p.input_norm, s, stored);
-  }
-  return false;
-}
-}  // namespace graft
-namespace graft {
-[[gnu::cold]] constexpr sequence<int> wgrad_fusion(const graph& g, const sequence<gemm_slots>& products,
-                                                   const sequence<wgrad_sum>& sums, bool target_can) {
-  sequence<int> fused_wgrads(sums.size(), -1);
-  if (!target_can) return fused_wgrads;
-  auto hosts_column_wgrad = [&](const gemm_slots& p) {
-    return p.branches.empty() && !p.weight_is_nt && p.prologue >= 0 && base_leaf(g, p.weight) >= 0;
-  };
-  auto hosts = [&](const gemm_slots& p) {
-    const bool branches = p.branches.size() == 1 && p.branches[0].stores_shrink && !p.weight_is_nt && p.prologue < 0;
-    return (branches && base_leaf(g, p.weight) >= 0) || hosts_column_wgrad(p);
-  };
-  node_set inside(g.size);  // the nodes of all possible hosts
-  for (const gemm_slots& p : products)
-    for (const id i : p.inside)
-      if (hosts(p)) inside.add(i);
-  const node_set after = [&] {
-    node_set s = inside;
-    for (id i = 0; i < g.size; ++i)
-      for (int k = 0; k < 3; ++k)
-        if (const id o = g[i].operand(k); o >= 0 && s[o]) s.add(i);
-    return s;
-  }();
-  sequence<unsigned> taken(products.size(), 0);  // bit 0: a wgrad that waits for T, bit 1: one that does not
-  for (const bool own : {true, false})           // wgrads of the product's own branch come first
-    for (int at = 0; at < products.size(); ++at) {
-      const gemm_slots& p = products[at];
-      if (!hosts(p)) continue;
-      const node_set needed = below(g, p.result);
-      node_set made(g.size);  // computed by this launch
-      for (const id i : p.inside) made.add(i);
-      const bool columnwise = hosts_column_wgrad(p);
-      const id shrink = columnwise ? none_id : p.branches[0].s;
-      auto ready = [&](id i) { return i == shrink || !after[i] || (needed[i] && !made[i]); };
-      for (int k = sums.size() - 1; k >= 0; --k) {
-        const wgrad_sum& s = sums[k];
-        if (s.by_column != columnwise || s.scaled >= 0 || fused_wgrads[k] >= 0 || needed[s.product]) continue;
-        const bool waits_for_shrink = s.left == shrink || s.right == shrink;
-        if (own && !waits_for_shrink && s.left != p.x && s.right != p.x) continue;
-        const unsigned bit = waits_for_shrink ? 1 : 2;
-        if ((taken[at] & bit) != 0 || !ready(s.left) || !ready(s.right)) continue;
-        if (g[s.left].d[2] != g[p.result].d[2] || g[s.right].d[2] != g[p.result].d[2]) continue;
-        fused_wgrads[k] = at, taken[at] |= bit;
-      }
-    }
-  return fused_wgrads;
-}
-}  // namespace graft
-namespace graft {
-constexpr bool can_be_grouped(const gemm_slots& p) {
-  return p.pre_epilogue < 0 && !exposes_shrink(p) && p.weight_is_nt && p.prologue < 0 && p.gate < 0 && p.residual < 0;
-}
-[[gnu::cold]] constexpr sequence<sequence<int>> group_products(const sequence<gemm_slots>& products, int most) {
-  sequence<sequence<int>> groups;
-  for (int k = 0; k < products.size(); ++k) {
-    sequence<int> single;
-    single.push(k);
-    groups.push(single);
-  }
-  node_set taken(products.size());
-  for (int k = products.size() - 1; k >= 0; --k) {  // products are stored from the last one to the first
-    if (taken[k] || !can_be_grouped(products[k])) continue;
-    sequence<int> group;
-    for (int other = k; other >= 0 && group.size() < most; --other)
-      if (!taken[other] && products[other].x == products[k].x && can_be_grouped(products[other])) group.push(other);
-    for (const int member : group) taken.add(member), groups[member] = group;
-  }
-  return groups;
-}
-constexpr id gate_of(const graph& g, const sequence<int>& readers, const gemm_slots& p, const gemm_slots& q) {
-  for (id i = 0; i < g.size; ++i) {
-    const node& v = g[i];
-    const bool of_both =
-        v.what == op::mul && ((v.a == p.result && v.b == q.result) || (v.a == q.result && v.b == p.result));
-    if (!of_both || readers[p.result] != 1 || readers[q.result] != 1) continue;
-    bool same = true;
-    for (int axis = 0; axis < 4; ++axis)
-      same = same && v.d[axis] == g[p.result].d[axis] && v.d[axis] == g[q.result].d[axis];
-    if (same) return i;
-  }
-  return none_id;
-}
-}  // namespace graft
-namespace graft {
 struct matrix_chain {
   struct capabilities {
     int max_size = 0;  // largest matrix; 0: there is no kernel
@@ -4376,6 +4251,128 @@ template <class Planner> [[gnu::cold]] constexpr void matrix_stack::add(Planner&
 }
 }  // namespace graft
 namespace graft {
+constexpr bool can_be_grouped(const gemm_slots& p) {
+  return p.pre_epilogue < 0 && !exposes_shrink(p) && p.weight_is_nt && p.prologue < 0 && p.gate < 0 && p.residual < 0;
+}
+[[gnu::cold]] constexpr sequence<sequence<int>> group_products(const sequence<gemm_slots>& products, int most) {
+  sequence<sequence<int>> groups;
+  for (int k = 0; k < products.size(); ++k) {
+    sequence<int> single;
+    single.push(k);
+    groups.push(single);
+  }
+  node_set taken(products.size());
+  for (int k = products.size() - 1; k >= 0; --k) {  // products are stored from the last one to the first
+    if (taken[k] || !can_be_grouped(products[k])) continue;
+    sequence<int> group;
+    for (int other = k; other >= 0 && group.size() < most; --other)
+      if (!taken[other] && products[other].x == products[k].x && can_be_grouped(products[other])) group.push(other);
+    for (const int member : group) taken.add(member), groups[member] = group;
+  }
+  return groups;
+}
+constexpr id gate_of(const graph& g, const sequence<int>& readers, const gemm_slots& p, const gemm_slots& q) {
+  for (id i = 0; i < g.size; ++i) {
+    const node& v = g[i];
+    const bool of_both =
+        v.what == op::mul && ((v.a == p.result && v.b == q.result) || (v.a == q.result && v.b == p.result));
+    if (!of_both || readers[p.result] != 1 || readers[q.result] != 1) continue;
+    bool same = true;
+    for (int axis = 0; axis < 4; ++axis)
+      same = same && v.d[axis] == g[p.result].d[axis] && v.d[axis] == g[q.result].d[axis];
+    if (same) return i;
+  }
+  return none_id;
+}
+struct gemm_launch;
+constexpr bool can_fuse_norm(const gemm_slots& p) {
+  return p.pre_epilogue < 0 && !exposes_shrink(p) && p.weight_is_nt && p.prologue < 0;
+}
+[[gnu::cold]] constexpr bool only_products_read(const graph& g, const rowwise_launch& r, const sequence<int>& readers,
+                                                const sequence<gemm_slots>& products) {
+  if (r.norm < 0 || r.grad_output >= 0 || g[r.norm].k[0] != dim{1} || !detail::one_matrix(g[r.result])) return false;
+  int reads = 0;
+  for (const gemm_slots& p : products) {
+    if (p.x != r.result) continue;
+    if (!can_fuse_norm(p)) return false;
+    reads += 1 + p.branches.size();
+  }
+  return reads > 0 && reads == readers[r.result];
+}
+template <class Plan>
+constexpr bool fuses_norm(const gemm_problem& before, const graph& g, const Plan& p, int norm, const size_values& s,
+                          const quant_format& stored) {
+  const auto& fused = p.to.template can<gemm_launch>().norm_is_fused;
+  if (norm < 0 || !fused) return false;
+  sequence<gemm_problem> norm_readers;
+  for (const gemm_slots& reader : p.products)
+    if (reader.x == p.template all<rowwise_launch>()[norm].result)
+      norm_readers.push(shape_of(g, reader, s, before.type, stored));
+  return fused(before, norm_readers.begin(), norm_readers.size(), p.to);
+}
+constexpr bool gathers_rows(const node& v) { return v.what == op::gather && !v.ta && !is_shard(v); }
+template <class Plan>
+constexpr bool fuses_input_norm(const graph& previous, const Plan& its, const size_values& its_sizes, const graph& g,
+                                const Plan& p, const size_values& s, dtype type,
+                                const quant_format& stored_previous = {}, const quant_format& stored = {}) {
+  for (const gemm_slots& last : its.products)
+    if (last.result == previous.out[0].at)
+      return fuses_norm(shape_of(previous, last, its_sizes, type, stored_previous), g, p, p.input_norm, s, stored);
+  if (!gathers_rows(previous[previous.out[0].at]) || !stored_previous.plain() || p.input_norm < 0) return false;
+  for (const gemm_slots& reader : p.products) {  // a look-up must meet the conditions of a GEMM of its width
+    if (reader.x != p.template all<rowwise_launch>()[p.input_norm].result) continue;
+    gemm_problem as_wide = shape_of(g, reader, s, type, stored);
+    as_wide.n = static_cast<int>(g.sizes.value(g[reader.x].d[3], s));
+    return fuses_norm(as_wide, g, p, p.input_norm, s, stored);
+  }
+  return false;
+}
+[[gnu::cold]] constexpr sequence<int> wgrad_fusion(const graph& g, const sequence<gemm_slots>& products,
+                                                   const sequence<wgrad_sum>& sums, bool target_can) {
+  sequence<int> fused_wgrads(sums.size(), -1);
+  if (!target_can) return fused_wgrads;
+  auto hosts_column_wgrad = [&](const gemm_slots& p) {
+    return p.branches.empty() && !p.weight_is_nt && p.prologue >= 0 && base_leaf(g, p.weight) >= 0;
+  };
+  auto hosts = [&](const gemm_slots& p) {
+    const bool branches = p.branches.size() == 1 && p.branches[0].stores_shrink && !p.weight_is_nt && p.prologue < 0;
+    return (branches && base_leaf(g, p.weight) >= 0) || hosts_column_wgrad(p);
+  };
+  node_set inside(g.size);  // the nodes of all possible hosts
+  for (const gemm_slots& p : products)
+    for (const id i : p.inside)
+      if (hosts(p)) inside.add(i);
+  const node_set after = [&] {
+    node_set s = inside;
+    for (id i = 0; i < g.size; ++i)
+      for (int k = 0; k < 3; ++k)
+        if (const id o = g[i].operand(k); o >= 0 && s[o]) s.add(i);
+    return s;
+  }();
+  sequence<unsigned> taken(products.size(), 0);  // bit 0: a wgrad that waits for T, bit 1: one that does not
+  for (const bool own : {true, false})           // wgrads of the product's own branch come first
+    for (int at = 0; at < products.size(); ++at) {
+      const gemm_slots& p = products[at];
+      if (!hosts(p)) continue;
+      const node_set needed = below(g, p.result);
+      node_set made(g.size);  // computed by this launch
+      for (const id i : p.inside) made.add(i);
+      const bool columnwise = hosts_column_wgrad(p);
+      const id shrink = columnwise ? none_id : p.branches[0].s;
+      auto ready = [&](id i) { return i == shrink || !after[i] || (needed[i] && !made[i]); };
+      for (int k = sums.size() - 1; k >= 0; --k) {
+        const wgrad_sum& s = sums[k];
+        if (s.by_column != columnwise || s.scaled >= 0 || fused_wgrads[k] >= 0 || needed[s.product]) continue;
+        const bool waits_for_shrink = s.left == shrink || s.right == shrink;
+        if (own && !waits_for_shrink && s.left != p.x && s.right != p.x) continue;
+        const unsigned bit = waits_for_shrink ? 1 : 2;
+        if ((taken[at] & bit) != 0 || !ready(s.left) || !ready(s.right)) continue;
+        if (g[s.left].d[2] != g[p.result].d[2] || g[s.right].d[2] != g[p.result].d[2]) continue;
+        fused_wgrads[k] = at, taken[at] |= bit;
+      }
+    }
+  return fused_wgrads;
+}
 struct gemm_launch {
   struct capabilities : gemm_slot_capabilities {
     int max_branch_rank = 0;    // of a branch in a GEMM; adapters of larger rank are folded
@@ -4409,6 +4406,9 @@ struct gemm_launch {
   template <class F> constexpr void each_wgrad(int, F f) const {
     for (const int k : fused_wgrads)
       if (k >= 0) f(k);
+  }
+  template <class Plan, class F> constexpr void each_further_read(const Plan& p, F f) const {
+    each_product([&](int k) { f(p.products[k].x), f(p.products[k].residual); });
   }
   template <class F> constexpr void each_product(F f) const {
     for (int k = product; k <= product + grouped; ++k) f(k);
@@ -5229,7 +5229,61 @@ constexpr id pull_out_scalar(builder& g, const node& v, const sequence<bool>& da
 constexpr builder simplify_folded(const builder& from) { return simplify(rewrite(from, detail::rebuild_folded)); }
 }  // namespace graft
 namespace graft {
-enum class routed_by : unsigned char { token, expert, both };
+enum class routed_by : unsigned char { token, expert, both, row };
+inline constexpr int mixed_axis = -1, summed_axis = -2;
+constexpr bool by_expert(const node& v) { return v.k[0] == dim{static_cast<int>(routed_by::expert)}; }
+constexpr int axis_after(const graph& g, const node& v, int which, int axis) {
+  const bool reduced = v.d[axis] == dim{1} && g[v.operand(which)].d[axis] != dim{1};
+  switch (row(v.what).axes) {
+    case flow::none: return mixed_axis;
+    case flow::each: return axis;
+    case flow::last: return axis < 3 ? axis : mixed_axis;
+    case flow::first: return which == 0 && axis < 3 ? axis : mixed_axis;
+    case flow::outer: return which != 1 && axis < 3 ? axis : mixed_axis;
+    case flow::matrix: return axis < 2 ? axis : mixed_axis;
+    case flow::product: {
+      if (axis < 2) return v.sum ? summed_axis : axis;
+      const bool transposed = which == 0 ? v.ta : v.tb;
+      const bool inner = (which == 0) == ((axis == 3) != transposed);
+      return inner ? summed_axis : which == 0 ? 2 : 3;
+    }
+    case flow::swap: return axis < 2 ? axis : 5 - axis;
+    case flow::reorder:
+      for (int i = 0; i < 4; ++i)
+        if (v.k[i].v == axis) return i;
+      return mixed_axis;
+    case flow::regroup: {  // the outermost axis stays outermost, possibly with a multiple of its size
+      const node& a = g[v.a];
+      int from = 0, to = 0;
+      while (from < 3 && a.d[from] == dim{1}) ++from;
+      while (to < 3 && v.d[to] == dim{1}) ++to;
+      return axis == from ? to : mixed_axis;
+    }
+    case flow::along: return v.k[0].v == axis ? mixed_axis : axis;
+    case flow::spread: return axis == 2 ? 1 : mixed_axis;
+    case flow::collect: return axis == 1 ? 2 : mixed_axis;
+    case flow::look_up: return which == 1 && axis == 3 ? 2 : mixed_axis;
+    case flow::labelled: return which == 1 ? (axis == 3 ? 2 : mixed_axis) : axis < 3 ? axis : mixed_axis;
+    case flow::im2col: return axis == 0 ? 1 : mixed_axis;
+    case flow::col2im: return axis == 1 ? 0 : mixed_axis;
+    case flow::reduce: return reduced ? summed_axis : axis;
+    case flow::add_rows: return axis == (which == 0 ? 2 : 3) ? summed_axis : mixed_axis;
+    case flow::add_blocks: return which < 2 && axis < 3 ? summed_axis : mixed_axis;
+    case flow::scatter_values: return which == 0 && axis == 2 ? summed_axis : mixed_axis;
+    case flow::routed:
+    case flow::routed_sum: {  // tokens, and the rows that they send to experts, are one axis: each token has k rows
+      const bool of_experts =
+          v.what == op::grouped_matmul ? which == 1 : v.what == op::dispatch && which == 0 && by_expert(v);
+      if (axis != 2 || of_experts) return mixed_axis;
+      return v.what == op::grouped_wgrad || (v.what == op::combine && by_expert(v)) ? summed_axis : axis;
+    }
+    case flow::all: return mixed_axis;
+  }
+  return mixed_axis;
+}
+}  // namespace graft
+namespace graft {
+inline constexpr const char* experts_name = "experts";
 namespace router_loss_names {
 inline constexpr const char *row_weights = "row_weights", *counts = "router_counts", *sums = "router_sums",
                             *sums_gradient = "drouter_sums";
@@ -6127,51 +6181,6 @@ template <class Layer> constexpr size_values static_sizes(const graph& g) {
 }
 }  // namespace graft
 namespace graft {
-inline constexpr int mixed_axis = -1, summed_axis = -2;
-constexpr int axis_after(const graph& g, const node& v, int which, int axis) {
-  const bool reduced = v.d[axis] == dim{1} && g[v.operand(which)].d[axis] != dim{1};
-  switch (row(v.what).axes) {
-    case flow::none: return mixed_axis;
-    case flow::each: return axis;
-    case flow::last: return axis < 3 ? axis : mixed_axis;
-    case flow::first: return which == 0 && axis < 3 ? axis : mixed_axis;
-    case flow::outer: return which != 1 && axis < 3 ? axis : mixed_axis;
-    case flow::matrix: return axis < 2 ? axis : mixed_axis;
-    case flow::product: {
-      if (axis < 2) return v.sum ? summed_axis : axis;
-      const bool transposed = which == 0 ? v.ta : v.tb;
-      const bool inner = (which == 0) == ((axis == 3) != transposed);
-      return inner ? summed_axis : which == 0 ? 2 : 3;
-    }
-    case flow::swap: return axis < 2 ? axis : 5 - axis;
-    case flow::reorder:
-      for (int i = 0; i < 4; ++i)
-        if (v.k[i].v == axis) return i;
-      return mixed_axis;
-    case flow::regroup: {  // the outermost axis stays outermost, possibly with a multiple of its size
-      const node& a = g[v.a];
-      int from = 0, to = 0;
-      while (from < 3 && a.d[from] == dim{1}) ++from;
-      while (to < 3 && v.d[to] == dim{1}) ++to;
-      return axis == from ? to : mixed_axis;
-    }
-    case flow::along: return v.k[0].v == axis ? mixed_axis : axis;
-    case flow::spread: return axis == 2 ? 1 : mixed_axis;
-    case flow::collect: return axis == 1 ? 2 : mixed_axis;
-    case flow::look_up: return which == 1 && axis == 3 ? 2 : mixed_axis;
-    case flow::labelled: return which == 1 ? (axis == 3 ? 2 : mixed_axis) : axis < 3 ? axis : mixed_axis;
-    case flow::im2col: return axis == 0 ? 1 : mixed_axis;
-    case flow::col2im: return axis == 1 ? 0 : mixed_axis;
-    case flow::reduce: return reduced ? summed_axis : axis;
-    case flow::add_rows: return axis == (which == 0 ? 2 : 3) ? summed_axis : mixed_axis;
-    case flow::add_blocks: return which < 2 && axis < 3 ? summed_axis : mixed_axis;
-    case flow::scatter_values: return which == 0 && axis == 2 ? summed_axis : mixed_axis;
-    case flow::all: return mixed_axis;
-  }
-  return mixed_axis;
-}
-}  // namespace graft
-namespace graft {
 enum class row_dependence : unsigned char {
   none,   // does not depend on the call's data
   chunk,  // a chunk of its rows depends on those rows of its operands only
@@ -6917,15 +6926,15 @@ namespace detail {
 template <class Element> struct element_traits {  // any other type raises not_an_element_type
   using type = float;
   static constexpr dtype stored = dtype::f32;
-  static constexpr quant_format how{};
+  static constexpr quant_format format{};
 };
 template <class Element>
 requires requires { storage<Element>::type; }
 struct element_traits<Element> {
   using type = typename storage<Element>::compute;
-  static constexpr quant_format how = quant_format_of<Element>();
+  static constexpr quant_format format = quant_format_of<Element>();
   static constexpr dtype stored =
-      how.plain() ? storage<Element>::type : dtype::bf16;  // the type that GEMMs read dequantized values as
+      format.plain() ? storage<Element>::type : dtype::bf16;  // the type that GEMMs read dequantized values as
 };
 struct plan_facts {
   int launches = 0, breaks = 0;
@@ -6947,7 +6956,7 @@ template <class Layer, const target& To> struct plan_of {
   using real = typename detail::element_traits<typename Layer::element>::type;
   using d = derived_of<Layer>;
   static constexpr const target& runs_on = To;
-  static constexpr bool is_quantized = !detail::element_traits<typename Layer::element>::how.plain();
+  static constexpr bool is_quantized = !detail::element_traits<typename Layer::element>::format.plain();
   static constexpr bool prefers_folding = folds(To, d::forward, d::folded, static_sizes<Layer>(d::forward),
                                                 detail::element_traits<typename Layer::element>::stored);
   static constexpr bool folded = prefers_folding && !is_quantized;
@@ -6972,13 +6981,13 @@ template <class Layer, const target& To> struct plan_of {
     const graph& g = folded ? d::folded : d::forward;
     using numbers = detail::element_traits<typename Layer::element>;
     return kernel_count(g, fuse(g, To), sizes_of_call(tokens), numbers::stored,
-                        is_quantized ? numbers::how : quant_format{});
+                        is_quantized ? numbers::format : quant_format{});
   }
   static constexpr text why_several_kernels(long long tokens = 0) {
     const graph& g = folded ? d::folded : d::forward;
     using numbers = detail::element_traits<typename Layer::element>;
     return graft::why_several_kernels(g, fuse(g, To), sizes_of_call(tokens), numbers::stored,
-                                      is_quantized ? numbers::how : quant_format{});
+                                      is_quantized ? numbers::format : quant_format{});
   }
   static constexpr int kernels = kernels_at(0);
   static constexpr int graph_breaks = detail::plans<d, To>::forward.breaks;
@@ -7013,7 +7022,7 @@ template <class Layer> constexpr size_values sizes_at(const graph& g, long long 
 }
 template <class Layer> constexpr cost cost_for(const graph& g, long long tokens) {
   using numbers = detail::element_traits<typename Layer::element>;
-  return cost_of(g, sizes_at<Layer>(g, tokens), numbers::how, numbers::stored);
+  return cost_of(g, sizes_at<Layer>(g, tokens), numbers::format, numbers::stored);
 }
 template <class Layer> constexpr cost branch_cost(long long tokens) {
   return cost_for<Layer>(derived_of<Layer>::forward, tokens);
@@ -7387,15 +7396,15 @@ constexpr void explain_graph(const graph& g, const plan& p, const char* title, i
 namespace detail {
 template <class Layer, const target& To> struct explained {
   template <class Sink> static constexpr void explain_quantized(Sink&& line) {
-    constexpr quant_format how = element_traits<typename Layer::element>::how;
+    constexpr quant_format format = element_traits<typename Layer::element>::format;
     text t;
-    t << "  weight    " << name_of(how.type);
-    if (how.block > 0) t << " in blocks of " << how.block;
+    t << "  weight    " << name_of(format.type);
+    if (format.block > 0) t << " in blocks of " << format.block;
     const graph& g = derived_of<Layer>::forward;
     const size_values s = with_nominals(g, static_sizes<Layer>(g));
     for (id i = 0; i < g.size; ++i) {
       if (g[i].what != op::base || !same_text(g[i].name, "weight")) continue;
-      const long long n = count(g, i, s), cols = g.sizes.value(g[i].d[3], s), bytes = bytes_of(how, n / cols, cols);
+      const long long n = count(g, i, s), cols = g.sizes.value(g[i].d[3], s), bytes = bytes_of(format, n / cols, cols);
       const long long hundredths = (bytes * 800 + n / 2) / n;
       t << ", " << hundredths / 100 << '.' << hundredths / 10 % 10 << hundredths % 10
         << " bits per weight with scales: ";
@@ -7431,7 +7440,7 @@ template <class Layer, const target& To> struct explained {
       size_values s = with_nominals(g, static_sizes<Layer>(g));
       if (tokens != dyn) g.sizes.set_tokens(s, tokens);
       using numbers = element_traits<typename Layer::element>;
-      const quant_format stored = facts::is_quantized ? numbers::how : quant_format{};
+      const quant_format stored = facts::is_quantized ? numbers::format : quant_format{};
       const int kernels = kernel_count(g, p, s, numbers::stored, stored);
       explain_graph(g, p, title, kernels, priced ? &price : nullptr, line, [&](text& t, int k) {
         const text why = why_several_kernels(g, p, p.launches[k], s, numbers::stored, stored);
@@ -7678,6 +7687,11 @@ struct block_scope {
   dim expert_count{};
   constexpr scope root() const { return {g, 0}; }
   constexpr scope at(const char* name) const { return scope{g, path}.in(name); }
+  constexpr block_scope in(const char* name) const {
+    block_scope below = *this;
+    below.path = at(name).path;
+    return below;
+  }
   constexpr bool has(const char* fact) const {
     for (int i = 0; i < options->fact_count; ++i)
       if (same_text(options->facts[i], fact)) return true;
@@ -8028,6 +8042,32 @@ template <class Block, class... Rules> struct adapted : Block {
 }
 }  // namespace graft
 namespace graft {
+struct attention_form {
+  bias in = bias::no, out = bias::no;  // of queries, keys and values; of the output
+  bool norms_heads = false;            // an RMS norm on each head of queries and keys
+  double plus = 0;                     // what those norms add to their weights
+  ex sinks{};                          // block_scope::attention
+};
+constexpr attention_form configured_attention(const block_scope& m) {
+  return {bias{m.has("attention_bias")}, bias{m.has("output_bias")}};
+}
+constexpr ex self_attention(const block_scope& m, ex x, const attention_form& how) {
+  const block_scope s = m.in("self_attn");
+  const extent d = m.size("head_dim"), heads = m.size("heads") * d, kv = m.size("kv_heads") * d;
+  const auto turned = [&](const char* norm, ex y) {
+    return m.rope(how.norms_heads ? s.head_norm(norm, y, d, how.plus) : y);
+  };
+  auto q = turned("q_norm", s.linear("q_proj", x, heads, how.in));
+  auto k = turned("k_norm", s.linear("k_proj", x, kv, how.in));
+  auto v = s.linear("v_proj", x, kv, how.in);
+  return s.linear("o_proj", m.attention(q, k, v, how.sinks), x.cols(), how.out);
+}
+constexpr ex gated_layer(const block_scope& m, ex x, extent inner, bias has_bias = bias::no, op activation = op::silu) {
+  auto gate = m.linear("gate_proj", x, inner, has_bias), up = m.linear("up_proj", x, inner, has_bias);
+  return m.linear("down_proj", mul(m.activated(gate, activation), up), x.cols(), has_bias);
+}
+}  // namespace graft
+namespace graft {
 struct gemma {
   static constexpr const char *name = "gemma", *layers = "model.layers";
   static constexpr ex embed(block_scope m, ex ids) {
@@ -8035,17 +8075,9 @@ struct gemma {
     return sqrt(m.root().number(h.cols())) * h;
   }
   static constexpr ex run(block_scope m, ex h) {
-    const extent hidden = h.cols(), d = m.size("head_dim"), heads = m.size("heads") * d, kv = m.size("kv_heads") * d;
-    const bias in_attention{m.has("attention_bias")}, in_output{m.has("output_bias")};
-    auto x = m.rms_norm("input_layernorm", h, 1);
-    auto q = m.rope(m.linear("self_attn.q_proj", x, heads, in_attention));
-    auto k = m.rope(m.linear("self_attn.k_proj", x, kv, in_attention));
-    auto v = m.linear("self_attn.v_proj", x, kv, in_attention);
-    h = h + m.linear("self_attn.o_proj", m.attention(q, k, v), hidden, in_output);
-    x = m.rms_norm("post_attention_layernorm", h, 1);
-    auto gate = m.linear("mlp.gate_proj", x, m.size("intermediate"));
-    auto up = m.linear("mlp.up_proj", x, m.size("intermediate"));
-    return h + m.linear("mlp.down_proj", mul(m.activated(gate, op::gelu_tanh), up), hidden);
+    h = h + self_attention(m, m.rms_norm("input_layernorm", h, 1), configured_attention(m));
+    auto x = m.rms_norm("post_attention_layernorm", h, 1);
+    return h + gated_layer(m.in("mlp"), x, m.size("intermediate"), bias::no, op::gelu_tanh);
   }
   static constexpr ex head(block_scope m, ex h) {
     return m.linear("lm_head", m.rms_norm("model.norm", h, 1), m.size("vocab"));
@@ -8081,17 +8113,9 @@ struct llama {
     return m.embedding("model.embed_tokens", ids, m.size("vocab"), m.size("hidden"));
   }
   static constexpr ex run(block_scope m, ex h) {
-    const extent hidden = h.cols(), d = m.size("head_dim"), heads = m.size("heads") * d, kv = m.size("kv_heads") * d;
-    const bias in_attention{m.has("attention_bias")}, in_output{m.has("output_bias")}, in_mlp{m.has("mlp_bias")};
-    auto x = m.rms_norm("input_layernorm", h);
-    auto q = m.rope(m.linear("self_attn.q_proj", x, heads, in_attention));
-    auto k = m.rope(m.linear("self_attn.k_proj", x, kv, in_attention));
-    auto v = m.linear("self_attn.v_proj", x, kv, in_attention);
-    h = h + m.linear("self_attn.o_proj", m.attention(q, k, v), hidden, in_output);
-    x = m.rms_norm("post_attention_layernorm", h);
-    auto gate = m.linear("mlp.gate_proj", x, m.size("intermediate"), in_mlp);
-    auto up = m.linear("mlp.up_proj", x, m.size("intermediate"), in_mlp);
-    return h + m.linear("mlp.down_proj", mul(m.activated(gate, op::silu), up), hidden, in_mlp);
+    h = h + self_attention(m, m.rms_norm("input_layernorm", h), configured_attention(m));
+    auto x = m.rms_norm("post_attention_layernorm", h);
+    return h + gated_layer(m.in("mlp"), x, m.size("intermediate"), bias{m.has("mlp_bias")});
   }
   static constexpr ex head(block_scope m, ex h) {
     return m.linear("lm_head", m.rms_norm("model.norm", h), m.size("vocab"));
@@ -8118,12 +8142,8 @@ constexpr expert_choice softmax_router(block_scope m, const char* name, ex x, bo
 struct mixtral : llama {
   static constexpr const char* name = "mixtral";
   static constexpr ex run(block_scope m, ex h) {
-    const extent hidden = h.cols(), d = m.size("head_dim"), heads = m.size("heads") * d, kv = m.size("kv_heads") * d;
-    auto x = m.rms_norm("input_layernorm", h);
-    auto q = m.rope(m.linear("self_attn.q_proj", x, heads)), k = m.rope(m.linear("self_attn.k_proj", x, kv));
-    auto v = m.linear("self_attn.v_proj", x, kv);
-    h = h + m.linear("self_attn.o_proj", m.attention(q, k, v), hidden);
-    x = m.rms_norm("post_attention_layernorm", h);
+    h = h + self_attention(m, m.rms_norm("input_layernorm", h), {});
+    auto x = m.rms_norm("post_attention_layernorm", h);
     return h + gated_experts(m, "mlp.experts", x, softmax_router(m, "mlp.gate", x, true));
   }
 };
@@ -8132,14 +8152,11 @@ namespace graft {
 struct gpt_oss : llama {
   static constexpr const char* name = "gpt_oss";
   static constexpr ex run(block_scope m, ex h) {
-    const extent hidden = h.cols(), d = m.size("head_dim"), heads = m.size("heads") * d, kv = m.size("kv_heads") * d;
+    const extent hidden = h.cols();
     const bias b{m.has("attention_bias")};
-    auto x = m.rms_norm("input_layernorm", h);
-    auto q = m.rope(m.linear("self_attn.q_proj", x, heads, b)), k = m.rope(m.linear("self_attn.k_proj", x, kv, b));
-    auto v = m.linear("self_attn.v_proj", x, kv, b);
-    auto sinks = m.at("self_attn").leaf(op::base, "sinks", 1, 1, 1, m.size("heads"), 1);
-    h = h + m.linear("self_attn.o_proj", m.attention(q, k, v, sinks), hidden, b);
-    x = m.rms_norm("post_attention_layernorm", h);
+    const ex sinks = m.at("self_attn").leaf(op::base, "sinks", 1, 1, 1, m.size("heads"), 1);
+    h = h + self_attention(m, m.rms_norm("input_layernorm", h), {.in = b, .out = b, .sinks = sinks});
+    auto x = m.rms_norm("post_attention_layernorm", h);
     const extent k_experts = m.size("experts_per_token");
     auto scores = m.linear("mlp.router", x, m.size("experts"), bias::yes);
     return h +
@@ -8193,61 +8210,35 @@ namespace graft {
 struct qwen2 : llama {
   static constexpr const char* name = "qwen2";
   static constexpr ex run(block_scope m, ex h) {
-    const extent hidden = h.cols(), d = m.size("head_dim"), heads = m.size("heads") * d, kv = m.size("kv_heads") * d;
-    auto x = m.rms_norm("input_layernorm", h);
-    auto q = m.rope(m.linear("self_attn.q_proj", x, heads, bias::yes));
-    auto k = m.rope(m.linear("self_attn.k_proj", x, kv, bias::yes));
-    auto v = m.linear("self_attn.v_proj", x, kv, bias::yes);
-    h = h + m.linear("self_attn.o_proj", m.attention(q, k, v), hidden);
-    x = m.rms_norm("post_attention_layernorm", h);
-    auto gate = m.linear("mlp.gate_proj", x, m.size("intermediate"));
-    auto up = m.linear("mlp.up_proj", x, m.size("intermediate"));
-    return h + m.linear("mlp.down_proj", mul(m.activated(gate, op::silu), up), hidden);
+    h = h + self_attention(m, m.rms_norm("input_layernorm", h), {.in = bias::yes});
+    return h + gated_layer(m.in("mlp"), m.rms_norm("post_attention_layernorm", h), m.size("intermediate"));
   }
 };
 }  // namespace graft
 namespace graft {
-constexpr ex gated_layer(block_scope m, const char* gate_proj, const char* up_proj, const char* down_proj, ex x,
-                         extent inner) {
-  auto gate = m.linear(gate_proj, x, inner), up = m.linear(up_proj, x, inner);
-  return m.linear(down_proj, mul(m.activated(gate, op::silu), up), x.cols());
-}
 struct qwen2_moe : llama {
   static constexpr const char* name = "qwen2_moe";
   static constexpr ex run(block_scope m, ex h) {
-    const extent hidden = h.cols(), d = m.size("head_dim"), heads = m.size("heads") * d, kv = m.size("kv_heads") * d;
-    const bias in_attention{m.has("attention_bias")};
-    auto x = m.rms_norm("input_layernorm", h);
-    auto q = m.rope(m.linear("self_attn.q_proj", x, heads, in_attention));
-    auto k = m.rope(m.linear("self_attn.k_proj", x, kv, in_attention));
-    auto v = m.linear("self_attn.v_proj", x, kv, in_attention);
-    h = h + m.linear("self_attn.o_proj", m.attention(q, k, v), hidden);
-    x = m.rms_norm("post_attention_layernorm", h);
-    if (!m.has("sparse_layer"))
-      return h + gated_layer(m, "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj", x, m.size("intermediate"));
+    h = h + self_attention(m, m.rms_norm("input_layernorm", h), {.in = bias{m.has("attention_bias")}});
+    auto x = m.rms_norm("post_attention_layernorm", h);
+    if (!m.has("sparse_layer")) return h + gated_layer(m.in("mlp"), x, m.size("intermediate"));
     auto chosen = gated_experts(m, "mlp.experts", x, softmax_router(m, "mlp.gate", x, m.has("router_over_chosen")));
-    auto shared = gated_layer(m, "mlp.shared_expert.gate_proj", "mlp.shared_expert.up_proj",
-                              "mlp.shared_expert.down_proj", x, m.size("shared_intermediate"));
+    auto shared = gated_layer(m.in("mlp.shared_expert"), x, m.size("shared_intermediate"));
     return h + (chosen + mul(sigmoid(m.linear("mlp.shared_expert_gate", x, 1)), shared));
   }
 };
 }  // namespace graft
 namespace graft {
+constexpr ex attention_with_head_norms(block_scope m, ex h) {
+  attention_form how = configured_attention(m);
+  how.norms_heads = true;
+  return h + self_attention(m, m.rms_norm("input_layernorm", h), how);
+}
 struct qwen3 : llama {
   static constexpr const char* name = "qwen3";
   static constexpr ex run(block_scope m, ex h) {
-    const extent hidden = h.cols(), d = m.size("head_dim"), heads = m.size("heads") * d, kv = m.size("kv_heads") * d;
-    const bias in_attention{m.has("attention_bias")}, in_output{m.has("output_bias")};
-    auto x = m.rms_norm("input_layernorm", h);
-    auto q = m.linear("self_attn.q_proj", x, heads, in_attention),
-         k = m.linear("self_attn.k_proj", x, kv, in_attention);
-    auto v = m.linear("self_attn.v_proj", x, kv, in_attention);
-    q = m.rope(m.head_norm("self_attn.q_norm", q, d)), k = m.rope(m.head_norm("self_attn.k_norm", k, d));
-    h = h + m.linear("self_attn.o_proj", m.attention(q, k, v), hidden, in_output);
-    x = m.rms_norm("post_attention_layernorm", h);
-    auto gate = m.linear("mlp.gate_proj", x, m.size("intermediate"));
-    auto up = m.linear("mlp.up_proj", x, m.size("intermediate"));
-    return h + m.linear("mlp.down_proj", mul(m.activated(gate, op::silu), up), hidden);
+    h = attention_with_head_norms(m, h);
+    return h + gated_layer(m.in("mlp"), m.rms_norm("post_attention_layernorm", h), m.size("intermediate"));
   }
 };
 }  // namespace graft
@@ -8255,17 +8246,9 @@ namespace graft {
 struct qwen3_moe : llama {
   static constexpr const char* name = "qwen3_moe";
   static constexpr ex run(block_scope m, ex h) {
-    const extent hidden = h.cols(), d = m.size("head_dim"), heads = m.size("heads") * d, kv = m.size("kv_heads") * d;
-    const bias in_attention{m.has("attention_bias")}, in_output{m.has("output_bias")};
-    auto x = m.rms_norm("input_layernorm", h);
-    auto q = m.linear("self_attn.q_proj", x, heads, in_attention),
-         k = m.linear("self_attn.k_proj", x, kv, in_attention);
-    auto v = m.linear("self_attn.v_proj", x, kv, in_attention);
-    q = m.rope(m.head_norm("self_attn.q_norm", q, d)), k = m.rope(m.head_norm("self_attn.k_norm", k, d));
-    h = h + m.linear("self_attn.o_proj", m.attention(q, k, v), hidden, in_output);
-    x = m.rms_norm("post_attention_layernorm", h);
-    if (!m.has("sparse_layer"))
-      return h + gated_layer(m, "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj", x, m.size("intermediate"));
+    h = attention_with_head_norms(m, h);
+    auto x = m.rms_norm("post_attention_layernorm", h);
+    if (!m.has("sparse_layer")) return h + gated_layer(m.in("mlp"), x, m.size("intermediate"));
     return h + gated_experts(m, "mlp.experts", x, softmax_router(m, "mlp.gate", x, m.has("router_over_chosen")));
   }
 };
@@ -8472,22 +8455,22 @@ concept block_type = requires(block_scope m, ex h) {
 };
 struct block_value {
   block_formula formula{};
-  block_options how{};
+  block_options options{};
 };
 template <class T, std::size_t N> constexpr int entries(const T (&)[N]) { return static_cast<int>(N); }
 template <class Block> constexpr block_value value_of() {
   block_value v{block_of<Block>(), {}};
-  if constexpr (requires { Block::adapters; }) v.how.adapters = Block::adapters;
+  if constexpr (requires { Block::adapters; }) v.options.adapters = Block::adapters;
   if constexpr (requires { Block::facts; }) {
-    v.how.facts = Block::facts;
-    v.how.fact_count = entries(Block::facts);
+    v.options.facts = Block::facts;
+    v.options.fact_count = entries(Block::facts);
   }
   return v;
 }
 namespace detail {
-constexpr builder block_written(const block_value& v) { return canonical(capture(v.formula, v.how)); }
-constexpr builder block_forward(const block_value& v) { return capture_forward(v.formula, v.how); }
-constexpr builder block_backward(const block_value& v) { return capture_backward(v.formula, v.how); }
+constexpr builder block_written(const block_value& v) { return canonical(capture(v.formula, v.options)); }
+constexpr builder block_forward(const block_value& v) { return capture_forward(v.formula, v.options); }
+constexpr builder block_backward(const block_value& v) { return capture_backward(v.formula, v.options); }
 template <builder (*Function)(const block_value&), class Block> struct captured_block {
   static constexpr graph_counts n = counts_of(Function(Block::value));
   static constexpr auto stored = store<n.nodes, n.sizes, n.paths, n.needs, n.outs>(Function(Block::value));
@@ -8510,7 +8493,7 @@ template <class Block> constexpr size_values block_sizes(const graph& g) {
   if constexpr (requires { Block::sizes; })
     for (const named_size& n : Block::sizes)
       if (const int index = g.sizes.find(n.name); index >= 0 && n.value != dyn) s.v[index] = n.value;
-  infer_adapter_sizes(g, derived_block<Block>::value.how.adapters, s);
+  infer_adapter_sizes(g, derived_block<Block>::value.options.adapters, s);
   return s;
 }
 template <class Block> constexpr size_values block_sizes_at(const graph& g, long long tokens) {
@@ -8556,7 +8539,7 @@ template <block_type Block, const target& To> struct plan_of<Block, To> {
 };
 }  // namespace graft
 namespace graft::detail {
-constexpr bool block_evaluates(const block_value& v) { return !capture(v.formula, v.how).n.empty(); }
+constexpr bool block_evaluates(const block_value& v) { return !capture(v.formula, v.options).n.empty(); }
 constexpr bool both_passes_evaluate(const block_value& v) {
   return !block_forward(v).n.empty() && !block_backward(v).n.empty();
 }
@@ -8603,7 +8586,7 @@ template <class Block, const target& To> struct block_without_kernel {
   using words = decltype(diagnostic::quoted<where>());
 };
 template <class Block> struct block_no_gradient {
-  static constexpr failure at = grad(canonical(capture(value_of<Block>().formula, value_of<Block>().how))).bad;
+  static constexpr failure at = grad(canonical(capture(value_of<Block>().formula, value_of<Block>().options))).bad;
   static constexpr text where = located(block_checks<Block>::g, at.at);
   using words = decltype(diagnostic::quoted<where>());
 };

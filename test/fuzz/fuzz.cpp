@@ -129,7 +129,7 @@ std::string current_input;
 }
 void too_long(int) { fail_with("it takes longer than ten seconds"); }
 
-// Of processor time: a busy machine is no reason to fail.
+// The limit is processor time, because a busy machine is no reason to fail.
 void may_take(int seconds) {
   const itimerval left{{0, 0}, {seconds, 0}};
   ::setitimer(ITIMER_PROF, &left, nullptr);

@@ -24,7 +24,8 @@ struct example {
   id (*make)(builder&, scope);
   std::vector<axis_maps> operands;
 };
-constexpr axis_maps all_stay{{0, 1, 2, 3}}, last_mixes{{0, 1, 2, M}}, rows_mix{{0, 1, M, M}}, all_mixed{{M, M, M, M}};
+constexpr axis_maps all_stay{{0, 1, 2, 3}}, last_mixes{{0, 1, 2, M}}, rows_mix{{0, 1, M, M}}, all_mixed{{M, M, M, M}},
+    rows_stay{{M, M, 2, M}}, rows_sum{{M, M, S, M}};
 
 id a(scope p) { return p.param("a", 2, 3, 4, 5).i; }
 id b(scope p) { return p.param("b", 2, 3, 4, 5).i; }
@@ -158,25 +159,25 @@ const std::map<op, example>& examples() {
           return make_node::unpatch(g, rows, image, g.n[rows]);
         },
         {{{M, 0, M, M}}}}},
-      {op::route, {[](builder& g, scope p) { return make_node::route(g, matrix(p), {2}); }, {all_mixed}}},
+      {op::route, {[](builder& g, scope p) { return make_node::route(g, matrix(p), {2}); }, {rows_stay}}},
       {op::dispatch,
        {[](builder& g, scope p) { return make_node::dispatch(g, matrix(p), routing(p), routed_by::token); },
-        {all_mixed, all_mixed}}},
+        {rows_stay, rows_stay}}},
       {op::combine,
        {[](builder& g, scope p) {
           return make_node::combine(g, p.param("rows", 8, 5).i, routing(p), routed_by::token, matrix(p));
         },
-        {all_mixed, all_mixed}}},
+        {rows_stay, rows_stay}}},
       {op::grouped_matmul,
        {[](builder& g, scope p) {
           return make_node::grouped_matmul(g, p.param("rows", 8, 5).i, stack(p), routing(p), true);
         },
-        {all_mixed, all_mixed, all_mixed}}},
+        {rows_stay, all_mixed, rows_stay}}},
       {op::grouped_wgrad,
        {[](builder& g, scope p) {
           return make_node::grouped_wgrad(g, p.param("t", 8, 7).i, p.param("rows", 8, 5).i, routing(p), stack(p));
         },
-        {all_mixed, all_mixed, all_mixed}}},
+        {rows_sum, rows_sum, rows_sum}}},
       {op::rank_sum, {unary<op::rank_sum>, {all_mixed}}},
       {op::rank_max, {unary<op::rank_max>, {all_mixed}}},
       {op::host,
@@ -225,13 +226,26 @@ TEST_CASE("axes: products with other transpositions, and products that sum over 
   CHECK(after(summed, 0, 3) == 2);
 }
 
+TEST_CASE("axes: what rows take from their expert has no rows, and what is summed for experts neither") {
+  builder g;
+  const scope p{&g};
+  const id each = p.param("each", 3, 1, 5).i;
+  const id taken = make_node::dispatch(g, each, routing(p), routed_by::expert);
+  const id sums = make_node::combine(g, p.param("rows", 8, 5).i, routing(p), routed_by::expert, each);
+  for (int axis = 0; axis < 4; ++axis) CHECK(axis_after(g, g.n[taken], 0, axis) == M);
+  CHECK(axis_after(g, g.n[taken], 1, 2) == 2);
+  for (int k = 0; k < 2; ++k) CHECK(axis_after(g, g.n[sums], k, 2) == S);
+}
+
 TEST_CASE("axes: operations that add into their output") {
   CHECK(accumulates_result(op::sum_to));
   CHECK(accumulates_result(op::scatter));
   CHECK(accumulates_result(op::rotate_grad));
   CHECK(accumulates_result(op::place));
   CHECK(accumulates_result(op::unpatch));
+  CHECK(accumulates_result(op::combine));
+  CHECK(accumulates_result(op::grouped_wgrad));
   int others = 0;
   for (int o = 0; o <= static_cast<int>(op::host); ++o) others += accumulates_result(static_cast<op>(o)) ? 1 : 0;
-  CHECK(others == 5);
+  CHECK(others == 7);
 }

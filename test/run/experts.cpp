@@ -4,10 +4,15 @@
 #include <doctest/doctest.h>
 #include <graft/adapter/all.h>
 #include <graft/backend/cpu/runtime/engine_plan.h>
+#include <graft/block/gpt_oss.h>
+#include <graft/block/qwen2_moe.h>
 #include <graft/block/qwen3_moe.h>
 #include <graft/run/block.h>
 
+#include <thread>
+
 #include "../support/random_block.h"
+#include "../support/rank_threads.h"
 
 using namespace test;
 
@@ -125,6 +130,18 @@ TEST_CASE("experts: one row, one hot expert, experts without rows, all experts")
   for (std::size_t i = 0; i < d.size(); ++i) CHECK((d[i] != 0) == (i / each == 3));
 }
 
+TEST_CASE("experts: calls of several chunks of rows, whose tables of routing count from the chunk's first row") {
+  for (const formula& of : {formula_of<lora_on_experts<>>(), formula_of<dora<>>()}) {
+    random_block b({block_of<mixture<false, true, true>>(), {{"up_proj", of}, {"router", formula_of<lora<>>()}}, {}},
+                   cpu::chunk_rows * 2 + 77);
+    equals_formula(b);
+    b.check_slopes();
+  }
+  random_block b({block_of<qwen2_moe>(), {{"*_proj", formula_of<lora<>>()}}, {"sparse_layer"}}, cpu::chunk_rows + 1);
+  equals_formula(b);
+  b.check_slopes();
+}
+
 TEST_CASE("experts: every method exists on experts, with its gradients, or is refused by name") {
   const char* const on_experts =
       "none lora lora_on_experts dora adalora hra hra_gram_schmidt ia3_feedforward loha vera miss miss_mini delora "
@@ -150,6 +167,92 @@ TEST_CASE("experts: every method exists on experts, with its gradients, or is re
     for (id i = 0; i < g.n.size(); ++i) has_constants = has_constants || g.n[i].what == op::detach;
     if (!has_constants) b.check_slopes();
   });
+}
+
+namespace {
+// The outputs of a graph of a block, computed by one rank with its shards of the tensors.
+std::vector<std::vector<double>> outputs_of(random_block& b, const builder& whole, const shard_spec& of,
+                                            rank_threads* ranks) {
+  const block_options options = block_options_of(b.block.spec(), pass_kind::forward_saved);
+  const builder g = of.graph_of(whole, b.block.values, options.adapters);
+  const auto shard_of = [&](const std::string&, const view& v, int axis) -> result<view> {
+    return of.shard_of(v, axis);
+  };
+  const result<named_values> mine = of.local_values(g, b.block.values, shard_of);
+  const result<bound_leaves> bound = bind_named(g, of.is_sharded() ? *mine : b.block.values, options.adapters);
+  if (!bound) return {};
+  bound_leaves all = *bound;
+  block_call c = b.call();
+  for (std::size_t k = 0; k < call_inputs.size(); ++k)
+    if (const id i = g.find(call_inputs[k]); i >= 0) {
+      if (!layer_state::bind_leaf(g, i, c.in[k], all.sizes)) return {};
+      all.leaf[i] = c.in[k];
+    }
+  const cpu::host_function<double> reduce = [&](const char* operation, cpu::tensor<double> in,
+                                                cpu::tensor<double> out) {
+    ranks->reduce(of.rank, operation, in, out);
+  };
+  cpu::values<double> v = cpu::evaluate_all<double>(g, all.sizes, all.leaf, cpu::every_operation<double>(),
+                                                    cpu::rotations::blockwise, &reduce);
+  std::vector<std::vector<double>> made;
+  for (const output& o : g.out) made.emplace_back(v[o.at].p, v[o.at].p + v[o.at].count());
+  return made;
+}
+// Five ranks, each of which has one of the five experts, give what one process gives.
+void equals_divided(random_block& b) {
+  const int ranks = 5;
+  const block_options options = block_options_of(b.block.spec(), pass_kind::forward_saved);
+  for (const bool backward : {false, true}) {
+    const builder g =
+        backward ? capture_backward(b.block.spec().formula, options) : capture_forward(b.block.spec().formula, options);
+    const auto whole = outputs_of(b, g, {}, nullptr);
+    REQUIRE(!whole.empty());
+    rank_threads with(ranks);
+    std::vector<std::vector<std::vector<double>>> made(ranks);
+    std::vector<std::thread> all;
+    for (int r = 0; r < ranks; ++r)
+      all.emplace_back([&, r] {
+        made[static_cast<std::size_t>(r)] = outputs_of(b, g, {r, ranks, {experts_name}}, &with);
+      });
+    for (std::thread& t : all) t.join();
+    for (const auto& mine : made) {
+      REQUIRE(mine.size() == whole.size());
+      for (std::size_t k = 0; k < whole.size(); ++k)
+        for (std::size_t i = 0; i < whole[k].size(); ++i)
+          CHECK(mine[k][i] == doctest::Approx(whole[k][i]).epsilon(1e-9).scale(1));
+    }
+  }
+}
+}  // namespace
+
+TEST_CASE("experts: ranks that divide the experts give what one process gives, for every method") {
+  for_each_adapter([&]<class Adapter>(adapter_type<Adapter>) {
+    if (!lists(Adapter::kinds, "linear") && !lists(Adapter::kinds, "experts")) return;
+    INFO(std::string(Adapter::method));
+    const adapter_rule rules[] = {{"up_proj", formula_of<Adapter>()}, {"router", formula_of<lora<>>()}};
+    block_options o;
+    o.adapters = {rules, 2};
+    if (capture(block_of<mixture<false, true, false>>(), o).bad.what != fault::none) return;
+    random_block b({block_of<mixture<false, true, false>>(), {rules[0], rules[1]}, {}}, 9);
+    equals_divided(b);
+  });
+  for (const block_formula& f : {block_of<mixtral>(), block_of<gpt_oss>(), block_of<qwen2_moe>()}) {
+    INFO(std::string(f.name));
+    random_block b({f, {{"*_proj", formula_of<lora<>>()}}, {"sparse_layer"}}, 7);
+    equals_divided(b);
+  }
+}
+
+TEST_CASE("experts: ranks that divide the experts sum up once in a forward pass") {
+  const block_options options;
+  random_block b({block_of<mixtral>(), {}, {}}, 7);
+  const shard_spec of{1, 5, {experts_name}};
+  const builder g = of.graph_of(capture_forward(b.block.spec().formula, options), b.block.values, {});
+  int sums = 0;
+  for (id i = 0; i < g.n.size(); ++i) sums += g.n[i].what == op::rank_sum ? 1 : 0;
+  CHECK(sums == 1);
+  CHECK(sharded_axis(g, g.find("mlp.experts.gate_up_proj")) == 1);
+  CHECK(sharded_axis(g, g.find("mlp.gate.weight")) == -1);
 }
 
 TEST_CASE("experts: a method that does not exist on them is refused by name") {

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory that a layer holds between calls: no second copy of its weight.
+// The memory that a layer holds between calls: no second copy of its weight, and no sorted rows of all tokens of a
+// mixture of experts.
 #include <doctest/doctest.h>
 #include <graft/backend/cpu/runtime/threads.h>
+#include <graft/block/mixtral.h>
 
+#include "../support/random_block.h"
 #include "../support/random_layer.h"
 
 #if defined(__GLIBC__)
@@ -64,4 +67,29 @@ TEST_CASE("memory: a weight in bf16 is not copied to float for precomputed value
   CHECK(saved_by("linear", "dora") < features * features);
   CHECK(saved_by("linear", "hra") < features * features);
   CHECK(saved_by("embedding", "dora_embedding") < features * features);
+}
+
+namespace {
+// A mixture alone: nothing else of the block needs memory for all rows of a call.
+struct mixture_alone {
+  static constexpr const char* name = "mixture alone";
+  static constexpr ex run(block_scope m, ex h) {
+    return h + gated_experts(m, "mlp.experts", h, softmax_router(m, "mlp.gate", h, true));
+  }
+};
+long long grown_by(long long rows, pass_kind w) {
+  random_block b({block_of<mixture_alone>(), {{"*_proj", formula_of<lora<>>()}}, {}}, rows);
+  const long long before = heap_in_use();
+  b.must(b.block.bind(w, {rows}));
+  b.must(b.block.run(w, b.call()));
+  return heap_in_use() - before;
+}
+}  // namespace
+
+TEST_CASE("memory: that of the sorted rows of experts does not grow with the rows of a call") {
+  const long long rows = 16 * cpu::chunk_rows, sorted = rows * 2 * 16 * static_cast<long long>(sizeof(double));
+  for (const pass_kind w : {pass_kind::forward, pass_kind::backward_recompute}) {
+    grown_by(rows, w);  // what threads keep
+    CHECK(grown_by(rows, w) < grown_by(cpu::chunk_rows, w) + sorted / 2);
+  }
 }

@@ -4,36 +4,16 @@
 #include <doctest/doctest.h>
 #include <graft/derive/shard.h>
 
-#include <barrier>
 #include <deque>
 #include <thread>
 
 #include "../support/instances.h"
 #include "../support/random_layer.h"
+#include "../support/rank_threads.h"
 
 using namespace test;
 
 namespace {
-
-// The collectives of the ranks: each contributes its numbers and reads those of all in the order of the ranks.
-struct collective_barrier {
-  std::barrier<> all;
-  std::vector<std::vector<double>> contributions;
-  explicit collective_barrier(int n) : all(n), contributions(static_cast<std::size_t>(n)) {}
-
-  void reduce(int rank, const char* operation, cpu::tensor<double> in, cpu::tensor<double> out) {
-    contributions[static_cast<std::size_t>(rank)].assign(in.p, in.p + in.count());
-    all.arrive_and_wait();
-    for (long long k = 0; k < out.count(); ++k) {
-      const auto at = static_cast<std::size_t>(k);
-      out.p[k] = contributions[0][at];
-      for (std::size_t r = 1; r < contributions.size(); ++r)
-        out.p[k] = same_text(operation, row(op::rank_sum).name) ? out.p[k] + contributions[r][at]
-                                                                : std::max(out.p[k], contributions[r][at]);
-    }
-    all.arrive_and_wait();
-  }
-};
 
 struct results {
   std::vector<std::vector<double>> of;  // by output
@@ -50,7 +30,7 @@ std::vector<double> part_of(const std::vector<double>& all, const long long (&d)
   return mine;
 }
 
-results evaluate(const graph& g, const random_layer<double>& l, int rank, int ranks, collective_barrier* with) {
+results evaluate(const graph& g, const random_layer<double>& l, int rank, int ranks, rank_threads* with) {
   sizes shape = l.shape;
   shape[ranks_name] = ranks, shape[rank_name] = rank;
   const size_values s = values_of(g, shape);
@@ -88,7 +68,7 @@ void compare(const graph& g, const random_layer<double>& l, const char* size, in
   REQUIRE(made.why.n == 0);
   const results whole = evaluate(g, l, 0, 1, nullptr);
   std::vector<results> parts(static_cast<std::size_t>(ranks));
-  collective_barrier with(ranks);
+  rank_threads with(ranks);
   std::vector<std::thread> all;
   for (int r = 0; r < ranks; ++r)
     all.emplace_back([&, r] { parts[static_cast<std::size_t>(r)] = evaluate(made.g, l, r, ranks, &with); });

@@ -9,13 +9,7 @@ namespace graft {
 struct gemma2 : gemma {
   static constexpr const char* name = "gemma2";
   static constexpr ex run(block_scope m, ex h) {
-    const extent hidden = h.cols(), d = m.size("head_dim"), heads = m.size("heads") * d, kv = m.size("kv_heads") * d;
-    const bias in_attention{m.has("attention_bias")}, in_output{m.has("output_bias")};
-    auto x = m.rms_norm("input_layernorm", h, 1);
-    auto q = m.rope(m.linear("self_attn.q_proj", x, heads, in_attention));
-    auto k = m.rope(m.linear("self_attn.k_proj", x, kv, in_attention));
-    auto v = m.linear("self_attn.v_proj", x, kv, in_attention);
-    auto mixed = m.linear("self_attn.o_proj", m.attention(q, k, v), hidden, in_output);
+    auto mixed = self_attention(m, m.rms_norm("input_layernorm", h, 1), configured_attention(m));
     return feed_forward(m, h + m.rms_norm("post_attention_layernorm", mixed, 1));
   }
   static constexpr ex head(block_scope m, ex h) { return m.soft_capped(gemma::head(m, h), "logit_soft_cap"); }
@@ -23,9 +17,7 @@ struct gemma2 : gemma {
  protected:
   static constexpr ex feed_forward(block_scope m, ex h) {
     auto x = m.rms_norm("pre_feedforward_layernorm", h, 1);
-    auto gate = m.linear("mlp.gate_proj", x, m.size("intermediate"));
-    auto up = m.linear("mlp.up_proj", x, m.size("intermediate"));
-    auto down = m.linear("mlp.down_proj", mul(m.activated(gate, op::gelu_tanh), up), h.cols());
+    auto down = gated_layer(m.in("mlp"), x, m.size("intermediate"), bias::no, op::gelu_tanh);
     return h + m.rms_norm("post_feedforward_layernorm", down, 1);
   }
 };

@@ -9,14 +9,9 @@ namespace graft {
 struct gemma3 : gemma2 {
   static constexpr const char* name = "gemma3_text";
   static constexpr ex run(block_scope m, ex h) {
-    const extent hidden = h.cols(), d = m.size("head_dim"), heads = m.size("heads") * d, kv = m.size("kv_heads") * d;
-    const bias in_attention{m.has("attention_bias")}, in_output{m.has("output_bias")};
-    auto x = m.rms_norm("input_layernorm", h, 1);
-    auto q = m.linear("self_attn.q_proj", x, heads, in_attention),
-         k = m.linear("self_attn.k_proj", x, kv, in_attention);
-    auto v = m.linear("self_attn.v_proj", x, kv, in_attention);
-    q = m.rope(m.head_norm("self_attn.q_norm", q, d, 1)), k = m.rope(m.head_norm("self_attn.k_norm", k, d, 1));
-    auto mixed = m.linear("self_attn.o_proj", m.attention(q, k, v), hidden, in_output);
+    attention_form how = configured_attention(m);
+    how.norms_heads = true, how.plus = 1;
+    auto mixed = self_attention(m, m.rms_norm("input_layernorm", h, 1), how);
     return feed_forward(m, h + m.rms_norm("post_attention_layernorm", mixed, 1));
   }
 };

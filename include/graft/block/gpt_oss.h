@@ -11,14 +11,11 @@ namespace graft {
 struct gpt_oss : llama {
   static constexpr const char* name = "gpt_oss";
   static constexpr ex run(block_scope m, ex h) {
-    const extent hidden = h.cols(), d = m.size("head_dim"), heads = m.size("heads") * d, kv = m.size("kv_heads") * d;
+    const extent hidden = h.cols();
     const bias b{m.has("attention_bias")};
-    auto x = m.rms_norm("input_layernorm", h);
-    auto q = m.rope(m.linear("self_attn.q_proj", x, heads, b)), k = m.rope(m.linear("self_attn.k_proj", x, kv, b));
-    auto v = m.linear("self_attn.v_proj", x, kv, b);
-    auto sinks = m.at("self_attn").leaf(op::base, "sinks", 1, 1, 1, m.size("heads"), 1);
-    h = h + m.linear("self_attn.o_proj", m.attention(q, k, v, sinks), hidden, b);
-    x = m.rms_norm("post_attention_layernorm", h);
+    const ex sinks = m.at("self_attn").leaf(op::base, "sinks", 1, 1, 1, m.size("heads"), 1);
+    h = h + self_attention(m, m.rms_norm("input_layernorm", h), {.in = b, .out = b, .sinks = sinks});
+    auto x = m.rms_norm("post_attention_layernorm", h);
     const extent k_experts = m.size("experts_per_token");
     auto scores = m.linear("mlp.router", x, m.size("experts"), bias::yes);
     return h +

@@ -12,18 +12,10 @@ struct granite : llama {
     return m.root().scalar("embedding_multiplier") * llama::embed(m, ids);
   }
   static constexpr ex run(block_scope m, ex h) {
-    const extent hidden = h.cols(), d = m.size("head_dim"), heads = m.size("heads") * d, kv = m.size("kv_heads") * d;
-    const bias in_attention{m.has("attention_bias")}, in_output{m.has("output_bias")}, in_mlp{m.has("mlp_bias")};
     auto by = m.root().scalar("residual_multiplier");
-    auto x = m.rms_norm("input_layernorm", h);
-    auto q = m.rope(m.linear("self_attn.q_proj", x, heads, in_attention));
-    auto k = m.rope(m.linear("self_attn.k_proj", x, kv, in_attention));
-    auto v = m.linear("self_attn.v_proj", x, kv, in_attention);
-    h = h + by * m.linear("self_attn.o_proj", m.attention(q, k, v), hidden, in_output);
-    x = m.rms_norm("post_attention_layernorm", h);
-    auto gate = m.linear("mlp.gate_proj", x, m.size("intermediate"), in_mlp);
-    auto up = m.linear("mlp.up_proj", x, m.size("intermediate"), in_mlp);
-    return h + by * m.linear("mlp.down_proj", mul(m.activated(gate, op::silu), up), hidden, in_mlp);
+    h = h + by * self_attention(m, m.rms_norm("input_layernorm", h), configured_attention(m));
+    auto x = m.rms_norm("post_attention_layernorm", h);
+    return h + by * gated_layer(m.in("mlp"), x, m.size("intermediate"), bias{m.has("mlp_bias")});
   }
   static constexpr ex head(block_scope m, ex h) { return llama::head(m, h) / m.root().scalar("logits_scaling"); }
 };

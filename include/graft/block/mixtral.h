@@ -26,12 +26,8 @@ constexpr expert_choice softmax_router(block_scope m, const char* name, ex x, bo
 struct mixtral : llama {
   static constexpr const char* name = "mixtral";
   static constexpr ex run(block_scope m, ex h) {
-    const extent hidden = h.cols(), d = m.size("head_dim"), heads = m.size("heads") * d, kv = m.size("kv_heads") * d;
-    auto x = m.rms_norm("input_layernorm", h);
-    auto q = m.rope(m.linear("self_attn.q_proj", x, heads)), k = m.rope(m.linear("self_attn.k_proj", x, kv));
-    auto v = m.linear("self_attn.v_proj", x, kv);
-    h = h + m.linear("self_attn.o_proj", m.attention(q, k, v), hidden);
-    x = m.rms_norm("post_attention_layernorm", h);
+    h = h + self_attention(m, m.rms_norm("input_layernorm", h), {});
+    auto x = m.rms_norm("post_attention_layernorm", h);
     return h + gated_experts(m, "mlp.experts", x, softmax_router(m, "mlp.gate", x, true));
   }
 };

@@ -16,10 +16,7 @@ struct olmo2 : llama {
     auto v = m.linear("self_attn.v_proj", h, kv, in_attention);
     auto mixed = m.linear("self_attn.o_proj", m.attention(q, k, v), hidden, in_output);
     h = h + m.rms_norm("post_attention_layernorm", mixed);
-    auto gate = m.linear("mlp.gate_proj", h, m.size("intermediate"));
-    auto up = m.linear("mlp.up_proj", h, m.size("intermediate"));
-    auto down = m.linear("mlp.down_proj", mul(m.activated(gate, op::silu), up), hidden);
-    return h + m.rms_norm("post_feedforward_layernorm", down);
+    return h + m.rms_norm("post_feedforward_layernorm", gated_layer(m.in("mlp"), h, m.size("intermediate")));
   }
 };
 

@@ -54,6 +54,12 @@ struct block_scope {
   // Scopes in which a formula declares tensors of its own: those of the model, and those below a path of the block.
   constexpr scope root() const { return {g, 0}; }
   constexpr scope at(const char* name) const { return scope{g, path}.in(name); }
+  // The scope of the layers below a path of the block.
+  constexpr block_scope in(const char* name) const {
+    block_scope below = *this;
+    below.path = at(name).path;
+    return below;
+  }
   // Whether a switch is on in the model's configuration:  m.has("attention_bias")
   constexpr bool has(const char* fact) const {
     for (int i = 0; i < options->fact_count; ++i)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tensor-parallel sharding: shard() turns a graph into the graph of one of several ranks that divide some of its sizes.
 // Every value is replicated, a shard of an axis, or a partial sum; how an operation passes that on is in the op table
-// (axes, sums, split). A base tensor is stored as this rank's shard. The other tensors of an adapter are small and
+// (axes, sums, split). Where experts are divided, a rank computes the rows that choose its own. A base tensor is stored as this rank's shard. The other tensors of an adapter are small and
 // replicated, and a rank slices them. Where an operation needs all of a value, shards are padded with zeros and
 // all-reduced; a partial sum passes through operations that are linear in it and is all-reduced as late as possible. It
 // works for any graph: forward, backward, a block.
@@ -62,7 +62,7 @@ constexpr bool slice_shards(sharded_graph& r, id i) {
   if (!(v.k[1] == dim{0}) && split_of(r.from, r.split_sizes, v.k[1]) != size_split::part) return false;
   node made = r.copied(i);
   made.a = r.at[v.a], made.k[1] = made.k[1] == dim{0} ? dim{0} : r.shard_of(made.k[1]);
-  // Where the size is a sum, or what a sum has left, several shards may remain.
+  // A slice whose size is a sum or a difference of sizes may contain several concatenated shards.
   const dim d = v.d[p.axis];
   const auto is = [&](size_entry::kind what) { return !d.is_static() && r.from.sizes.e[d.entry()].what == what; };
   const bool several = is(size_entry::kind::sum) || is(size_entry::kind::difference);
@@ -116,6 +116,57 @@ constexpr bool shard_gather(sharded_graph& r, id i) {
   return true;
 }
 
+// Operations on the rows of experts where these are divided. What a rank makes of the rows of its own experts is summed
+// up by token into a partial sum, which is what the other ranks wait for; the router is whole on every rank.
+constexpr bool has_shards_of_experts(const sharded_graph& r, id stack) {
+  return split_of(r.from, r.split_sizes, r.from[stack].d[1]) == size_split::part && r.divides(stack, 1, 1);
+}
+constexpr id rows_of_experts(sharded_graph& r, id rows) {
+  return r.where[rows].what == placement::kind::expert_rows ? r.at[rows] : r.to_replicated(rows);
+}
+constexpr bool shard_routed(sharded_graph& r, id i) {
+  const node& v = r.from[i];
+  const bool is_product = v.what == op::grouped_matmul, is_wgrad = v.what == op::grouped_wgrad;
+  const bool of_own_rows = r.where[v.a].what == placement::kind::expert_rows;
+  const bool by_expert_shards = v.what == op::dispatch && by_expert(v) && has_shards_of_experts(r, v.a);
+  const bool makes_stack = is_wgrad || (v.what == op::combine && by_expert(v));
+  const bool is_sharded = is_product              ? has_shards_of_experts(r, v.b)
+                          : makes_stack           ? has_shards_of_experts(r, i) && (is_wgrad || of_own_rows)
+                          : v.what == op::combine ? of_own_rows
+                                                  : by_expert_shards;
+  if (!is_sharded) return false;
+  const id routing = is_product || is_wgrad ? v.c : v.b;
+  node made = r.copied(i);
+  made.a = by_expert_shards ? r.to_shard(v.a, 1, 1) : rows_of_experts(r, v.a);
+  if (is_product) made.b = r.to_shard(v.b, 1, 1);
+  if (is_wgrad) made.b = rows_of_experts(r, v.b);
+  (is_product || is_wgrad ? made.c : made.b) = r.to_replicated(routing);
+  r.take_own_experts(made, r.experts_of(routing));
+  if (makes_stack) return r.emit(i, {placement::kind::shard, 1}, made), true;
+  if (v.what == op::combine) return r.emit(i, {placement::kind::partial}, made), true;
+  r.emit(i, {placement::kind::expert_rows, 2, 1, routing}, made);
+  return true;
+}
+// Operations that keep rows apart are computed on the rows that a rank has.
+constexpr bool keeps_expert_rows(sharded_graph& r, id i) {
+  const node& v = r.from[i];
+  placement after{};
+  for (int k = 0; k < 3; ++k) {
+    const id o = v.operand(k);
+    if (o < 0 || r.where[o].what != placement::kind::expert_rows) continue;
+    const int axis = is_routed(v.what) ? mixed_axis : axis_after(r.from, v, k, r.where[o].axis);
+    const placement to{placement::kind::expert_rows, axis, 1, r.where[o].routing};
+    if (axis < 0 || (after.what == to.what && !(after == to))) return false;
+    after = to;
+  }
+  if (after.what != placement::kind::expert_rows) return false;
+  node made = r.copied(i);
+  for (int k = 0; k < 3; ++k)
+    if (const id o = v.operand(k); o >= 0) r.set_operand(made, k, rows_of_experts(r, o));
+  r.emit(i, after, made);
+  return true;
+}
+
 struct sharder : sharded_graph {
   using sharded_graph::sharded_graph;
 
@@ -126,7 +177,8 @@ struct sharder : sharded_graph {
     for (int k = 0; k < 4; ++k)
       if (split_of(from, split_sizes, v.d[k]) != size_split::all) axis = k, ++several;
     const bool shared = several == 1 && split_of(from, split_sizes, v.d[axis]) == size_split::part &&
-                        divides(i, axis, 1) && is_named(v.what) && row(v.what).from != source::integers;
+                        divides(i, axis, 1) && is_named(v.what) && row(v.what).from != source::integers &&
+                        !scores_experts(i, axis);
     replicable[i] = !(bound_per_rank && shared);
     if (bound_per_rank && shared) {
       emit(i, {kind::shard, axis}, copied(i));
@@ -136,6 +188,11 @@ struct sharder : sharded_graph {
     if (!shared) return;
     replicated_at[i] = at[i];
     at[i] = to_shard(i, axis, 1), where[i] = {kind::shard, axis};
+  }
+  // True for the weights of a router and for biases of experts, which are whole on every rank.
+  constexpr bool scores_experts(id i, int axis) const {
+    const dim d = from[i].d[axis];
+    return axis > 1 && !d.is_static() && same_text(from.sizes.e[d.entry()].name, experts_name);
   }
   // Emits node i on the shard that operand k is, giving a shard or a partial sum; false: the operand is needed whole.
   constexpr bool passes_shards(id i, int k) {
@@ -166,7 +223,7 @@ struct sharder : sharded_graph {
       const id o = v.operand(k);
       if (o < 0) continue;
       summands += where[o].what == kind::partial ? 1 : 0, wholes += where[o].what == kind::replicated ? 1 : 0;
-      if (where[o].what == kind::shard || where[o].what == kind::concatenated_shards) return false;
+      if (where[o].what != kind::partial && where[o].what != kind::replicated) return false;
     }
     if (summands == 0 || sums == linearity::no) return false;
     if (sums == linearity::in_all && wholes > 0) return false;
@@ -184,6 +241,10 @@ struct sharder : sharded_graph {
     replicable[i] = true;
     for (int k = 0; k < 3; ++k)
       if (const id o = v.operand(k); o >= 0) replicable[i] = replicable[i] && replicable[o];
+    if ((is_routed(v.what) && v.what != op::route && shard_routed(*this, i)) || keeps_expert_rows(*this, i)) return;
+    for (int k = 0; k < 3; ++k)
+      if (const id o = v.operand(k); o >= 0 && where[o].what == kind::expert_rows)
+        at[o] = own_rows(o), where[o] = {kind::partial};
     if (emit_partial(i)) return;
     for (const bool costly : {true, false})  // operands that only an all-reduce makes whole decide first
       for (int k = 0; k < 3; ++k)

@@ -9,6 +9,7 @@
 #include <graft/graph/axes.h>
 #include <graft/graph/builder.h>
 #include <graft/graph/canonical.h>
+#include <graft/graph/rules_experts.h>
 #include <graft/graph/rules_model.h>
 
 namespace graft {
@@ -64,12 +65,14 @@ constexpr int sharded_axis(const graph& g, id leaf) {
 
 // Where the ranks have a value. shard: `axis` consists of `before` equal ranges, and each rank has one part of each
 // range. concatenated_shards: `axis` consists of several shards, as queries, keys and values in one matrix do. partial:
-// the values of all ranks add up to the value.
+// the values of all ranks add up to the value. expert_rows: of the rows of `axis`, which `routing` sorts by expert, each
+// rank has those of its own experts, where they are in the whole value.
 struct placement {
-  enum class kind : unsigned char { replicated, shard, concatenated_shards, partial };
+  enum class kind : unsigned char { replicated, shard, concatenated_shards, partial, expert_rows };
   kind what = kind::replicated;
   int axis = 0;
   long long before = 1;
+  id routing = none_id;  // of the whole graph
   friend constexpr bool operator==(const placement&, const placement&) = default;
 };
 
@@ -129,6 +132,10 @@ struct sharded_graph {
     if (p.what == kind::replicated) return at[i];
     if (replicated_at[i] >= 0) return replicated_at[i];
     if (p.what == kind::partial) return replicated_at[i] = g.emit(g.shaped(op::rank_sum, at[i], at[i]));
+    if (p.what == kind::expert_rows && !replicable[i]) {
+      const id mine = own_rows(i);
+      return replicated_at[i] = g.emit(g.shaped(op::rank_sum, mine, mine));
+    }
     if (replicable[i] || p.what == kind::concatenated_shards) {
       node v = copied(i);
       for (int k = 0; k < 3; ++k)
@@ -142,6 +149,24 @@ struct sharded_graph {
     v.k[0] = {3}, v.k[1] = g.times(width, rank), v.d[3] = g.times(width, ranks_size);
     const id padded = g.emit(v), all = g.emit(g.shaped(op::rank_sum, padded, padded));
     return replicated_at[i] = make_node::reshape(g, all, whole.d[0], whole.d[1], whole.d[2], whole.d[3]);
+  }
+  // Makes a node that reads the rows of experts read those of this rank's experts alone.
+  constexpr void take_own_experts(node& v, dim experts) {
+    v.k[2] = shard_of(tables.size(experts)), v.k[1] = g.times(v.k[2], rank);
+  }
+  // The number of experts of the whole graph: that of the scores that made a table of routing.
+  constexpr dim experts_of(id routing) const { return from[from[routing].a].d[3]; }
+  // A value on rows of experts with zeros in the rows of the other ranks' experts: a partial sum.
+  constexpr id own_rows(id i) {
+    const placement p = where[i];
+    const node whole = copied(i);
+    dim width{1};
+    for (int k = p.axis + 1; k < 4; ++k) width = g.times(width, whole.d[k]);
+    const id rows = make_node::reshape(g, at[i], {1}, {1}, whole.d[p.axis], width);
+    node v = g.shaped(op::combine, rows, rows, to_replicated(p.routing));
+    v.k[0] = dim{static_cast<int>(routed_by::row)};
+    take_own_experts(v, experts_of(p.routing));
+    return make_node::reshape(g, g.emit(v), whole.d[0], whole.d[1], whole.d[2], whole.d[3]);
   }
   constexpr id to_shard(id i, int axis, long long before) {
     if (where[i] == placement{kind::shard, axis, before}) return at[i];

@@ -7,7 +7,13 @@
 
 namespace graft {
 
+// What a sorted row takes from the operand of a dispatch: the row of its token of [tokens, n], the row of its expert of
+// [experts, 1, n], or the element of both of [tokens, experts]. `row`: of a combine that leaves each row where it is.
+enum class routed_by : unsigned char { token, expert, both, row };
+
 inline constexpr int mixed_axis = -1, summed_axis = -2;
+
+constexpr bool by_expert(const node& v) { return v.k[0] == dim{static_cast<int>(routed_by::expert)}; }
 
 // Returns the axis of the result that corresponds to `axis` of operand `which`, or mixes, or summed_axis.
 constexpr int axis_after(const graph& g, const node& v, int which, int axis) {
@@ -48,6 +54,13 @@ constexpr int axis_after(const graph& g, const node& v, int which, int axis) {
     case flow::add_rows: return axis == (which == 0 ? 2 : 3) ? summed_axis : mixed_axis;
     case flow::add_blocks: return which < 2 && axis < 3 ? summed_axis : mixed_axis;
     case flow::scatter_values: return which == 0 && axis == 2 ? summed_axis : mixed_axis;
+    case flow::routed:
+    case flow::routed_sum: {  // tokens, and the rows that they send to experts, are one axis: each token has k rows
+      const bool of_experts =
+          v.what == op::grouped_matmul ? which == 1 : v.what == op::dispatch && which == 0 && by_expert(v);
+      if (axis != 2 || of_experts) return mixed_axis;
+      return v.what == op::grouped_wgrad || (v.what == op::combine && by_expert(v)) ? summed_axis : axis;
+    }
     case flow::all: return mixed_axis;
   }
   return mixed_axis;

@@ -84,6 +84,7 @@ enum class flow : unsigned char {
   look_up,   // one row per id
   labelled,  // the last axis of the first operand mixes; the second has one id per row
   im2col,    // an image becomes a matrix of patches
+  routed,    // rows of tokens, or rows in the order of the experts that the tokens of a chunk choose
   all,       // everything mixes
   // the following ones accumulate into their result, which must hold zeros or the sum of earlier chunks
   reduce,          // axes that the result does not have are summed
@@ -91,6 +92,7 @@ enum class flow : unsigned char {
   add_blocks,      // rows are summed into blocks
   scatter_values,  // values are scattered by an index
   col2im,          // patches become an image
+  routed_sum,      // as `routed`; rows of an expert, or those of the experts of a token, are summed
 };
 
 // Whether an op maps partial sums of an operand, one per rank, to partial sums of its result; where it does not, the
@@ -215,11 +217,11 @@ constexpr op_row row_of(op o) {
       return with_rules({"attention_grad", "", attention, 3, flow::all}, linearity::no, axis_split::parts);
     case op::cached_attention:
       return with_rules({"cached_attention", "", attention, 3, flow::all}, linearity::no, axis_split::parts);
-    case op::route: return {"route", "", lookup, 1, flow::all};
-    case op::dispatch: return {"dispatch", "", lookup, 2, flow::all};
-    case op::combine: return {"combine", "", lookup, 2, flow::all};
-    case op::grouped_matmul: return reading_memory({"grouped_matmul", "", product, 3, flow::all});
-    case op::grouped_wgrad: return reading_memory({"grouped_wgrad", "", product, 3, flow::all});
+    case op::route: return {"route", "", lookup, 1, flow::routed};
+    case op::dispatch: return {"dispatch", "", lookup, 2, flow::routed};
+    case op::combine: return {"combine", "", lookup, 2, flow::routed_sum};
+    case op::grouped_matmul: return reading_memory({"grouped_matmul", "", product, 3, flow::routed});
+    case op::grouped_wgrad: return reading_memory({"grouped_wgrad", "", product, 3, flow::routed_sum});
     case op::patches: return with_rules({"patches", "", layout, 1, flow::im2col}, linearity::in_all);
     case op::unpatch: return with_rules({"unpatch", "", layout, 1, flow::col2im}, linearity::in_all);
     case op::rank_sum: return {"sum_over_ranks", "", collective, 1, flow::all};
@@ -241,6 +243,7 @@ constexpr const op_row& row(op o) { return detail::table.of[static_cast<int>(o)]
 constexpr bool is_leaf(op o) { return row(o).kind == op_class::leaf; }
 constexpr bool is_pointwise(op o) { return row(o).kind == op_class::pointwise; }
 constexpr bool is_named(op o) { return row(o).from != source::generated; }
+constexpr bool is_routed(op o) { return row(o).axes == flow::routed || row(o).axes == flow::routed_sum; }
 constexpr bool accumulates_result(op o) { return row(o).axes >= flow::reduce; }
 
 }  // namespace graft

@@ -4,15 +4,17 @@
 // by tokens * k. Weights have the expert axis second, [1, experts, out, in], and all other tensors of an expert too.
 //
 // `routing` is a matrix [tokens * k, 3] of whole numbers: of sorted row p its token and its expert, and of the j-th
-// expert of token t, in the order of the experts, its sorted row (line t * k + j).
+// expert of token t, in the order of the experts, its sorted row (line t * k + j). A call may be computed in chunks of
+// tokens: then each chunk has a table of its own, whose tokens and rows count from the chunk's first one.
 #pragma once
+#include <graft/graph/axes.h>
 #include <graft/graph/rules_algebra.h>
 
 namespace graft {
 
-// What a sorted row takes from the operand of a dispatch: the row of its token of [tokens, n], the row of its expert of
-// [experts, 1, n], or the element of both of [tokens, experts].
-enum class routed_by : unsigned char { token, expert, both };
+// A rank that has some of the experts (derive/shard.h) computes their rows alone: k[1] is its first expert, and k[2] how
+// many it has, 0 where it has all. Rows of other experts have no meaning then, and combine leaves them out.
+inline constexpr const char* experts_name = "experts";
 
 // What a block of a model with the auxiliary loss of routers takes from a call and gives beside y. The gradient of
 // `sums` is an input of backward as dy is.

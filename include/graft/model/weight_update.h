@@ -4,6 +4,7 @@
 #pragma once
 #include <graft/derive/derived.h>
 #include <graft/model/adapter_set.h>
+#include <graft/run/bind_named.h>
 
 namespace graft {
 

@@ -20,8 +20,10 @@ class quantized_shard {
 
   status slice(const view& whole, int axis, int rank, int ranks) {
     const quant_format& format = whole.quant->format;
-    const long long size[2] = {whole.size[0], whole.size[1]};
-    if (whole.rank != 2 || size[axis] % ranks != 0)
+    const bool of_experts = whole.rank == 3 && axis == 0;  // whole matrices, one below the other
+    const long long size[2] = {of_experts ? whole.size[0] * whole.size[1] : whole.size[0],
+                               whole.size[of_experts ? 2 : 1]};
+    if ((whole.rank != 2 && !of_experts) || whole.size[axis] % ranks != 0)
       return fail(shape_of(whole), " quantized weight cannot be divided among ", ranks, " ranks");
     const long long n[2] = {axis == 0 ? size[0] / ranks : size[0], axis == 1 ? size[1] / ranks : size[1]};
     const long long first[2] = {axis == 0 ? rank * n[0] : 0, axis == 1 ? rank * n[1] : 0};
@@ -34,7 +36,7 @@ class quantized_shard {
                   " is not a whole number of blocks for each of ", ranks,
                   " ranks; use fewer, or load the model dequantized");
     shard_ = whole;
-    shard_.size[0] = n[0], shard_.size[1] = n[1], shard_.quant = &quant_;
+    shard_.size[axis] /= ranks, shard_.quant = &quant_;
     const auto* const from = static_cast<const std::byte*>(whole.data);
     if (axis == 0) {
       shard_.data = from + quantized_bytes(format, first[0], size[1]);

@@ -78,8 +78,8 @@ inline void read_trainable_tokens(config_reader& in, adapter_config& c) {
   });
 }
 
-// PEFT adapts parameters of modules by LoRA alone, and without the keys that it refuses there (peft/tuners/lora/layer.py,
-// ParamWrapper).
+// PEFT adapts parameters of modules by LoRA alone, and without the keys that it refuses there
+// (peft/tuners/lora/layer.py, ParamWrapper).
 inline void read_target_parameters(config_reader& in, adapter_config& c) {
   in.words("target_parameters", c.target_parameters);
   if (c.target_parameters.empty()) return;

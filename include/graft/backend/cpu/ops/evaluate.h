@@ -39,6 +39,10 @@ template <class Real> struct evaluator {
   const host_function<Real>* host = nullptr;
 
   long long argument(const node& v, int k) const { return g.sizes.value(v.k[k], s); }
+  expert_range experts(const node& v) const {
+    const long long count = argument(v, 2), first = argument(v, 1);
+    return count > 0 ? expert_range{first, first + count} : expert_range{};
+  }
   table_shard part(const node& v) const { return is_shard(v) ? table_shard{true, argument(v, 0)} : table_shard{}; }
   attention_dropout_mask drops(const node& v, const operands<Real>& x) const {
     return attention_dropout_mask::of(x.ids, g.sizes.value(g[v.b].d[2], s), x.a.d[2], argument(v, 1));
@@ -240,16 +244,16 @@ void evaluate_node(const evaluator<Real>& e, id i, tensor<Real> out, const opera
       if constexpr (has<Ops, op::route>) route(out, x.a, e.argument(v, 0));
       return;
     case op::dispatch:
-      if constexpr (has<Ops, op::dispatch>) dispatch(out, x.a, x.b, static_cast<routed_by>(v.k[0].v));
+      if constexpr (has<Ops, op::dispatch>) dispatch(out, x.a, x.b, static_cast<routed_by>(v.k[0].v), e.experts(v));
       return;
     case op::combine:
-      if constexpr (has<Ops, op::combine>) combine(out, x.a, x.b, static_cast<routed_by>(v.k[0].v));
+      if constexpr (has<Ops, op::combine>) combine(out, x.a, x.b, static_cast<routed_by>(v.k[0].v), e.experts(v));
       return;
     case op::grouped_matmul:
-      if constexpr (has<Ops, op::grouped_matmul>) grouped_matmul<Real, Of>(out, x.a, x.b, x.c, v.tb);
+      if constexpr (has<Ops, op::grouped_matmul>) grouped_matmul<Real, Of>(out, x.a, x.b, x.c, v.tb, e.experts(v));
       return;
     case op::grouped_wgrad:
-      if constexpr (has<Ops, op::grouped_wgrad>) grouped_wgrad(out, x.a, x.b, x.c);
+      if constexpr (has<Ops, op::grouped_wgrad>) grouped_wgrad(out, x.a, x.b, x.c, e.experts(v));
       return;
     case op::patches:
       if constexpr (has<Ops, op::patches>) patches(out, x.a, e.conv_window(v, v.a));

@@ -82,23 +82,41 @@ template <class Real> void route(tensor<Real> out, tensor<Real> scores, long lon
   }
 }
 
-template <class Real> void dispatch(tensor<Real> out, tensor<Real> from, tensor<Real> routing, routed_by how) {
+// The experts of a rank; `end` is 0 where it has all of them.
+struct expert_range {
+  long long first = 0, end = 0;
+  bool has(long long e) const { return end == 0 || (e >= first && e < end); }
+};
+
+template <class Real>
+void dispatch(tensor<Real> out, tensor<Real> from, tensor<Real> routing, routed_by how, expert_range mine = {}) {
   const routing_table<Real> r(routing);
   const long long n = out.d[3];
   parallel_for(r.rows, out.count(), [&](long long first, long long end) {
     for (long long p = first; p < end; ++p)
       if (how == routed_by::both)
         out.p[p] = from.p[r.token(p) * from.d[3] + r.expert(p)];
+      else if (!mine.has(r.expert(p)))
+        std::fill_n(out.p + p * n, n, Real(0));
       else
-        std::copy_n(from.p + (how == routed_by::token ? r.token(p) : r.expert(p)) * n, n, out.p + p * n);
+        std::copy_n(from.p + (how == routed_by::token ? r.token(p) : r.expert(p) - mine.first) * n, n, out.p + p * n);
   });
 }
-template <class Real> void combine(tensor<Real> out, tensor<Real> rows, tensor<Real> routing, routed_by how) {
+// Adds to out, which is zero, or of experts the sum of earlier chunks.
+template <class Real>
+void combine(tensor<Real> out, tensor<Real> rows, tensor<Real> routing, routed_by how, expert_range mine = {}) {
   const routing_table<Real> r(routing);
-  const long long n = rows.d[3];
+  const long long n = how == routed_by::row && r.rows > 0 ? rows.count() / r.rows : rows.d[3];
   if (how == routed_by::both) {
-    std::fill_n(out.p, out.count(), Real(0));
-    for (long long p = 0; p < r.rows; ++p) out.p[r.token(p) * out.d[3] + r.expert(p)] = rows.p[p];
+    for (long long p = 0; p < r.rows; ++p)
+      if (mine.has(r.expert(p))) out.p[r.token(p) * out.d[3] + r.expert(p)] += rows.p[p];
+    return;
+  }
+  if (how == routed_by::row) {
+    parallel_for(r.rows, rows.count(), [&](long long first, long long end) {
+      for (long long p = first; p < end; ++p)
+        if (mine.has(r.expert(p))) add(out.p + p * n, rows.p + p * n, n);
+    });
     return;
   }
   const bool by_token = how == routed_by::token;
@@ -106,33 +124,37 @@ template <class Real> void combine(tensor<Real> out, tensor<Real> rows, tensor<R
   parallel_for(groups, rows.count(), [&](long long first, long long end) {
     for (long long i = first; i < end; ++i) {
       Real* const to = out.p + i * n;
-      std::fill_n(to, n, Real(0));
-      const long long begin = by_token ? i * each : r.begin(i), stop = by_token ? begin + each : r.begin(i + 1);
-      for (long long p = begin; p < stop; ++p) add(to, rows.p + (by_token ? r.row_of(p) : p) * n, n);
+      const long long e = mine.first + i;  // where `groups` are experts
+      const long long begin = by_token ? i * each : r.begin(e), stop = by_token ? begin + each : r.begin(e + 1);
+      for (long long p = begin; p < stop; ++p) {
+        const long long from = by_token ? r.row_of(p) : p;
+        if (mine.has(r.expert(from))) add(to, rows.p + from * n, n);
+      }
     }
   });
 }
 
 namespace detail {
 
-// Calls f(expert, first row, rows) for all experts with rows, or for all of them. `work` is the number of
-// multiplications per row.
+// Calls f(expert, first row, rows) for all `experts` with rows, which are numbered from `offset` on in the table and from
+// 0 on here. `work` is the number of multiplications per row.
 template <class Real, class F>
-void for_each_expert(const routing_table<Real>& r, long long experts, long long work, bool all, F f) {
+void for_each_expert(const routing_table<Real>& r, long long offset, long long experts, long long work, F f) {
   thread_local std::vector<long long> with_rows, begins;
   with_rows.clear(), begins.resize(static_cast<std::size_t>(experts) + 1);
   long long most = 0;
-  for (long long e = 0, at = 0; e <= experts; ++e) {
-    while (at < r.rows && r.expert(at) < e) ++at;
+  for (long long e = 0, at = r.begin(offset); e <= experts; ++e) {
+    while (at < r.rows && r.expert(at) < offset + e) ++at;
     begins[static_cast<std::size_t>(e)] = at;
   }
   const auto rows_of = [](const std::vector<long long>& all_begins, long long e) {
     return all_begins[static_cast<std::size_t>(e) + 1] - all_begins[static_cast<std::size_t>(e)];
   };
   for (long long e = 0; e < experts; ++e)
-    if (all || rows_of(begins, e) > 0) with_rows.push_back(e), most = std::max(most, rows_of(begins, e));
-  const int parts = static_cast<int>(with_rows.size()), threads = threads_for(parts, r.rows * work);
-  const bool by_expert = threads > 1 && parts >= 2 * threads && most * threads <= 2 * r.rows;
+    if (rows_of(begins, e) > 0) with_rows.push_back(e), most = std::max(most, rows_of(begins, e));
+  const long long rows = begins.back() - begins.front();
+  const int parts = static_cast<int>(with_rows.size()), threads = threads_for(parts, rows * work);
+  const bool by_expert = threads > 1 && parts >= 2 * threads && most * threads <= 2 * rows;
   const std::vector<long long>&list = with_rows, &first_rows = begins;  // the lists of this thread, for all threads
   const auto run = [&](int i) {
     const long long e = list[static_cast<std::size_t>(i)];
@@ -168,12 +190,18 @@ struct expert_matrix {
 
 }  // namespace detail
 
-// Each expert's rows of x times its matrix, or the transpose.
+// Each expert's rows of x times its matrix, or the transpose. w has the matrices of the experts of `mine`; the rows of
+// other ones are zero.
 template <class Real, weights Of = weights::any>
-void grouped_matmul(tensor<Real> out, tensor<Real> x, tensor<Real> w, tensor<Real> routing, bool tb) {
+void grouped_matmul(tensor<Real> out, tensor<Real> x, tensor<Real> w, tensor<Real> routing, bool tb,
+                    expert_range mine = {}) {
   const routing_table<Real> r(routing);
   const long long rows = w.d[2], cols = w.d[3], k = x.d[3], n = out.d[3];
-  detail::for_each_expert(r, w.d[1], k * n, false, [&](long long e, long long first, long long count) {
+  if (mine.end != 0) {
+    std::fill_n(out.p, r.begin(mine.first) * n, Real(0));
+    std::fill(out.p + r.begin(mine.end) * n, out.p + r.rows * n, Real(0));
+  }
+  detail::for_each_expert(r, mine.first, w.d[1], k * n, [&](long long e, long long first, long long count) {
     const matmul_mode mode{false, tb};
     if (w.stored == nullptr)
       return product(out.p + first * n, count, n, x.p + first * k, w.p + e * rows * cols, k, mode);
@@ -184,12 +212,13 @@ void grouped_matmul(tensor<Real> out, tensor<Real> x, tensor<Real> w, tensor<Rea
     weight_gemm<Real, Of>(to, from, one.weight, mode);
   });
 }
-// aᵀ b over the rows of each expert.
-template <class Real> void grouped_wgrad(tensor<Real> out, tensor<Real> a, tensor<Real> b, tensor<Real> routing) {
+// Adds aᵀ b over the rows of each expert to out.
+template <class Real>
+void grouped_wgrad(tensor<Real> out, tensor<Real> a, tensor<Real> b, tensor<Real> routing, expert_range mine = {}) {
   const routing_table<Real> r(routing);
   const long long m = a.d[3], n = b.d[3];
-  detail::for_each_expert(r, out.d[1], m * n, true, [&](long long e, long long first, long long count) {
-    product(out.p + e * m * n, m, n, a.p + first * m, b.p + first * n, count, {true, false});
+  detail::for_each_expert(r, mine.first, out.d[1], m * n, [&](long long e, long long first, long long count) {
+    product(out.p + e * m * n, m, n, a.p + first * m, b.p + first * n, count, {true, false, false, 1});
   });
 }
 

@@ -60,8 +60,9 @@ template <class Real> class program {
 
   // Runs the call. The eager oracle passes dense rotations; `host` runs host functions and all-reduces.
   void run(binding<Real>& with, const call& c, node_function<Real> by, rotations rotation_form = rotations::blockwise,
-           const host_function<Real>* host = nullptr, launch_clock* clock = nullptr) {
+           const host_function<Real>* host = nullptr, launch_clock* clock = nullptr, bool batch_invariant = false) {
     prepare(with, {g_, with.sizes, by, rotation_form, host});
+    const batch_invariant_scope same(batch_invariant);
     const long long tokens = std::max(0LL, g_.sizes.tokens(c.sizes));
     if (tokens > reserved_tokens_) reserve(c.sizes, tokens);
     const call_frame<Real> f{g_, p_, where_, with.precomputed, c, stored_, tokens, by, with.multi_lora};
@@ -108,10 +109,18 @@ template <class Real> class program {
       if (where_.cell[i] >= 0) most = std::max(most, count(g_, i, s) / std::max(1LL, tokens));
     return most;
   }
+  // True for a mixture of experts. What forward saves of it is in the order of the experts of each chunk, so that all
+  // programs have chunks of as many rows.
+  [[gnu::cold]] bool routes_rows() const {
+    for (id i = 0; i < g_.size; ++i)
+      if (is_routed(g_[i].what)) return true;
+    return false;
+  }
   [[gnu::cold]] void reserve(size_values s, long long tokens) {
     reserved_tokens_ = tokens;
     g_.sizes.set_tokens(s, tokens);
-    chunk_rows_ = std::clamp(chunk_elements / widest_row(s, tokens), min_chunk_rows, chunk_rows);
+    chunk_rows_ =
+        routes_rows() ? chunk_rows : std::clamp(chunk_elements / widest_row(s, tokens), min_chunk_rows, chunk_rows);
     row_executor_.reserve(g_, p_, where_, s, tokens, std::min(tokens, chunk_rows_));
     stored_ = sequence<Real*>(g_.size), offset_ = sequence<long long>(g_.size, -1);
     long long total = 0;

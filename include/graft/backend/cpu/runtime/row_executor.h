@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs a row-wise launch: all nodes of the launch on one chunk of rows, then on the next chunk. The values of a chunk
 // stay in the cache. The base GEMM writes directly to y, the low-rank branch is accumulated into it, elementwise steps
-// run in place, and sums over rows accumulate. A GEMM uses all threads inside; for other nodes the threads divide the
-// rows of the chunk. Memory is reserved before the call.
+// run in place, and sums over rows accumulate. A GEMM, and what is computed on the rows of experts, uses all threads
+// inside; for other nodes the threads divide the rows of the chunk. Memory is reserved before the call.
 #pragma once
 #include <graft/backend/cpu/runtime/call_frame.h>
 #include <graft/backend/cpu/runtime/threads.h>
@@ -36,7 +36,7 @@ template <class Real> class row_executor {
         n = std::max(n, chunk_elements_of(i));
       }
       for (int t = 0; t < threads_; ++t)
-        if (p.rows.dependence_of[i] == row_dependence::sum && (t == 0 || !is_parallel_gemm(g, i)))
+        if (p.rows.dependence_of[i] == row_dependence::sum && (t == 0 || !uses_all_threads(g, i)))
           placements.push({&sum_[t * nodes_ + i], reserve_elements(count(g, i, sizes))});
       const bool output = where.writes_to[i] >= 0 && where.inplace[i] < 0;
       if (output || (g[i].what == op::input && p.rows.axis[i] >= 0))
@@ -64,6 +64,10 @@ template <class Real> class row_executor {
             });
       for (int k = 0; k < l.count;) {
         const id i = f.p.nodes[l.first + k];
+        if (is_routed(f.g[i].what)) {
+          compute(i, all, evaluate), ++k;
+          continue;
+        }
         const int chain_count = chain_length(l, k, all);
         if (chain_count == 1 && is_parallel_gemm(f.g, accumulated_product(i) >= 0 ? accumulated_product(i) : i) &&
             !is_skipped(i, all)) {
@@ -101,6 +105,9 @@ template <class Real> class row_executor {
                one_left = g[v.a].d[0] == dim{1} && g[v.a].d[1] == dim{1};
     return one_right && (one_left || (!v.ta && !v.sum));
   }
+  // True for a node that divides its own work: the threads do not divide the rows of the chunk among them. The rows of
+  // experts could not be divided, since those of a token are anywhere in the chunk.
+  static bool uses_all_threads(const graph& g, id i) { return is_routed(g[i].what) || is_parallel_gemm(g, i); }
   // A chain is a sequence of memory-bound nodes that run on a few rows at a time, so that a value is still in a cache
   // when the next node reads it. This is the number of elements of the widest value at a time.
   static constexpr long long chain_elements = 1 << 15;

@@ -1,17 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensors, scalars and sizes of a block by name, and how they become the leaves of a graph. Sizes follow from shapes,
-// or from an adapter's own rule (LoKr's factors); an error names what is missing or does not fit.
+// How the named values of a block become the leaves of a graph. Sizes follow from shapes, or from an adapter's own rule
+// (LoKr's factors); an error names what is missing or does not fit.
 #pragma once
 #include <graft/derive/block.h>
 #include <graft/run/layer_state.h>
 
 namespace graft {
-
-struct named_values {
-  tensor_map tensors;
-  std::map<std::string, double, std::less<>> scalars;
-  size_map sizes;
-};
 
 // Gathers the leaves of a graph that do not come with calls. They point to the scalars of `from`, which must not move.
 inline result<bound_leaves> bind_named(const graph& g, const named_values& from, const adapter_rules& rules) {

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// The two layers that blocks of most architectures have: attention with RoPE, and a gated feed-forward layer.
+//     self_attention   O attention(rope(Q x), rope(K x), V x)               below "self_attn"
+//     gated_layer      D (a(G x) ⊙ U x)  with an activation a               below the path of its scope
+#pragma once
+#include <graft/derive/block.h>
+
+namespace graft {
+
+struct attention_form {
+  bias in = bias::no, out = bias::no;  // of queries, keys and values; of the output
+  bool norms_heads = false;            // an RMS norm on each head of queries and keys
+  double plus = 0;                     // what those norms add to their weights
+  ex sinks{};                          // block_scope::attention
+};
+// The biases of attention as the model's configuration says.
+constexpr attention_form configured_attention(const block_scope& m) {
+  return {bias{m.has("attention_bias")}, bias{m.has("output_bias")}};
+}
+constexpr ex self_attention(const block_scope& m, ex x, const attention_form& how) {
+  const block_scope s = m.in("self_attn");
+  const extent d = m.size("head_dim"), heads = m.size("heads") * d, kv = m.size("kv_heads") * d;
+  const auto turned = [&](const char* norm, ex y) {
+    return m.rope(how.norms_heads ? s.head_norm(norm, y, d, how.plus) : y);
+  };
+  auto q = turned("q_norm", s.linear("q_proj", x, heads, how.in));
+  auto k = turned("k_norm", s.linear("k_proj", x, kv, how.in));
+  auto v = s.linear("v_proj", x, kv, how.in);
+  return s.linear("o_proj", m.attention(q, k, v, how.sinks), x.cols(), how.out);
+}
+
+constexpr ex gated_layer(const block_scope& m, ex x, extent inner, bias has_bias = bias::no, op activation = op::silu) {
+  auto gate = m.linear("gate_proj", x, inner, has_bias), up = m.linear("up_proj", x, inner, has_bias);
+  return m.linear("down_proj", mul(m.activated(gate, activation), up), x.cols(), has_bias);
+}
+
+}  // namespace graft
