@@ -3,7 +3,8 @@
 #     python3 bench/serve_load.py http://127.0.0.1:8000 --clients 200 --requests 10000
 # A set of requests is answered alone first; every answer under load is compared with that one. Prints tokens per second,
 # the times to the first token and between tokens, and the memory of the server. The exit code is 1 if a request failed
-# or an answer differs; a drawn answer may, where rounding decides between two tokens. With --seconds it runs for a time instead, for a soak.
+# or an answer differs; on a GPU a drawn answer may, where rounding decides between two tokens. With --seconds it runs for
+# a time instead, for a soak.
 import argparse
 import http.client
 import json
@@ -141,11 +142,12 @@ def main():
                "between_tokens_p50_ms": quantile(betweens, .5) * 1e3, "between_tokens_p99_ms": quantile(betweens, .99) * 1e3,
                "memory_begin_mib": memory[0] / 2**20, "memory_half_mib": memory[len(memory) // 2] / 2**20,
                "memory_end_mib": memory[-1] / 2**20,
+               "memory_every_minute_mib": [round(m / 2**20, 1) for m in memory[::60]],
                "longest_step_ms": watcher.figure("step_seconds_longest") * 1e3,
                "longest_step_while_loading_ms": watcher.figure("step_seconds_longest_while_loading") * 1e3,
                "adapters_loaded": watcher.figure("adapters_loaded_total")}
     for name, value in figures.items():
-        print(f"{name:32} {value:.6g}")
+        print(f"{name:32} {value if isinstance(value, list) else format(value, '.6g')}")
     for e in errors[:3] + wrong[:3]:
         print(e)
     if o.json:

@@ -35,14 +35,16 @@ function(graft_add_cpu_kernels target source_dir)
   target_compile_definitions(${target} PUBLIC GRAFT_CPU_KERNELS)
 endfunction()
 
-# graft_add_cpu_compiled(SOURCE_DIR) adds the target graft::cpu_compiled, see include/graft/run/cpu_compiled.h. It compiles
-# executors, models and file readers once instead of in every file that uses them. The project that links it compiles it
-# on first use with its own compiler and flags, also if the library was installed, because a compiled library depends on
-# both: Eigen's memory layout follows from -march. Sets graft_compiled_sources.
+# graft_add_cpu_compiled(SOURCE_DIR) adds the target graft::cpu_compiled, see include/graft/run/cpu_compiled.h, and
+# graft::models_compiled, see include/graft/model/on_cpu.h. The first compiles executors and file readers once instead of
+# in every file that uses them, the second whole models and the serving engine. The project that links one of them
+# compiles it on first use with its own compiler and flags, also if the library was installed, because a compiled library
+# depends on both: Eigen's memory layout follows from -march. Sets graft_compiled_sources.
 function(graft_add_cpu_compiled source_dir)
-  set(sources cpu_float.cpp cpu_double.cpp models.cpp serving.cpp io.cpp)
+  set(sources cpu_float.cpp cpu_double.cpp io.cpp)
   list(TRANSFORM sources PREPEND ${source_dir}/)
-  set(graft_compiled_sources ${sources} PARENT_SCOPE)
+  set(models ${source_dir}/models.cpp ${source_dir}/serving.cpp)
+  set(graft_compiled_sources ${sources} ${models} PARENT_SCOPE)
   if(TARGET graft_cpu_compiled)
     return()
   endif()
@@ -52,4 +54,10 @@ function(graft_add_cpu_compiled source_dir)
   target_compile_definitions(graft_cpu_compiled PUBLIC GRAFT_CPU_COMPILED)
   set_target_properties(graft_cpu_compiled PROPERTIES POSITION_INDEPENDENT_CODE ON)
   graft_add_cpu_kernels(graft_cpu_compiled ${source_dir})
+
+  add_library(graft_models_compiled STATIC EXCLUDE_FROM_ALL ${models})
+  add_library(graft::models_compiled ALIAS graft_models_compiled)
+  target_link_libraries(graft_models_compiled PUBLIC graft_cpu_compiled)
+  target_compile_definitions(graft_models_compiled PUBLIC GRAFT_MODELS_COMPILED)
+  set_target_properties(graft_models_compiled PROPERTIES POSITION_INDEPENDENT_CODE ON)
 endfunction()

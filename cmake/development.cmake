@@ -45,7 +45,7 @@ if(TARGET graft::cpu)
   set(support ${PROJECT_SOURCE_DIR}/test/support)
   add_library(graft_instances STATIC ${graft_compiled_sources} ${support}/instance_graphs.cpp)
   target_link_libraries(graft_instances PRIVATE graft_development PUBLIC graft::cpu)
-  target_compile_definitions(graft_instances PRIVATE GRAFT_CPU_COMPILED)
+  target_compile_definitions(graft_instances PRIVATE GRAFT_CPU_COMPILED GRAFT_MODELS_COMPILED)
   set_target_properties(graft_instances PROPERTIES POSITION_INDEPENDENT_CODE ON)
   # Only tests compute in double, and capturing graphs takes milliseconds, so these files are not optimized.
   set_source_files_properties(${PROJECT_SOURCE_DIR}/src/cpu_double.cpp ${PROJECT_SOURCE_DIR}/src/io.cpp
@@ -68,7 +68,7 @@ endfunction()
 function(graft_use_instances target)
   if(TARGET graft_instances)
     target_link_libraries(${target} PRIVATE graft_instances)
-    target_compile_definitions(${target} PRIVATE GRAFT_CPU_COMPILED)
+    target_compile_definitions(${target} PRIVATE GRAFT_CPU_COMPILED GRAFT_MODELS_COMPILED)
   endif()
 endfunction()
 

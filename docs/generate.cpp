@@ -540,7 +540,7 @@ const char* meaning(op o) {
     case op::normalize: return "(x − mean) / sqrt(variance + eps) of each row; without the mean in an RMSNorm";
     case op::normalize_grad: return "the gradient of normalize";
     case op::patches: return "an image as one row per position of the kernel";
-    case op::rope: return "each head of a row turned by the angles of the row's position";
+    case op::rope: return "each head of a row rotated by the angles of the row's position";
     case op::dropout: return "each element dropped with a probability, the others scaled up";
     case op::cross_entropy: return "log Σ exp of each row less its entry at the label: a column";
     case op::cross_entropy_grad: return "the adjoint of cross_entropy";

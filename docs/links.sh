@@ -7,7 +7,7 @@ set -eu
 cd "$1"
 found=$(mktemp)
 trap 'rm -f "$found"' EXIT
-pages=$(find README.md CONTRIBUTING.md docs examples test bench include -name '*.md' -type f | LC_ALL=C sort)
+pages=$(find README.md CONTRIBUTING.md CHANGELOG.md CODE_OF_CONDUCT.md SECURITY.md packaging docs examples test bench include -name '*.md' -type f | LC_ALL=C sort)
 
 # Prints "PAGE TARGET" for each link outside code blocks; links to other sites are left out.
 for page in $pages; do

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Chooses the kernels that this processor runs fastest, once; part of graft::cpu_compiled. It is compiled with the flags
-// of the project, as everything that runs before the choice.
+// Chooses the kernels that this processor runs fastest, once; part of graft::cpu_compiled. It is compiled with the
+// flags of the project, as everything that runs before the choice.
 #include <graft/backend/cpu/instructions/kernel_set.h>
 
 #if defined(__aarch64__) && defined(__linux__)

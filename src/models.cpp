@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Instantiates whole models on the CPU engine; part of graft::cpu_compiled (graft/model/on_cpu.h).
+// Instantiates whole models on the CPU engine; part of graft::models_compiled (graft/model/on_cpu.h).
 #include <graft/model/on_cpu.h>
 
 template class graft::block_programs<graft::cpu::engine<float>>;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Instantiates the serving engine on the CPU engine; part of graft::cpu_compiled (graft/model/serving/on_cpu.h).
+// Instantiates the serving engine on the CPU engine; part of graft::models_compiled (graft/model/serving/on_cpu.h).
 #include <graft/model/serving/on_cpu.h>
 
 template class graft::serving::serving_engine<graft::cpu::engine<float>>;

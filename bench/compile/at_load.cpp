@@ -12,8 +12,8 @@ template <class Block> double milliseconds(int times) {
   int launches = 0;
   for (int i = 0; i < times; ++i) {
     const block_value v = value_of<Block>();
-    launches += fuse(capture_forward(v.formula, v.how)).launches.size();
-    launches += fuse(capture_backward(v.formula, v.how)).launches.size();
+    launches += fuse(capture_forward(v.formula, v.options)).launches.size();
+    launches += fuse(capture_backward(v.formula, v.options)).launches.size();
   }
   const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
   return launches > 0 ? took.count() : -1;

@@ -20,7 +20,7 @@ template <int Depth> struct whole_model : tuned {
 // Nodes of the forward and backward graphs of a model.
 template <class Block> constexpr int nodes_of() {
   const block_value v = value_of<Block>();
-  return capture_forward(v.formula, v.how).n.size() + capture_backward(v.formula, v.how).n.size();
+  return capture_forward(v.formula, v.options).n.size() + capture_backward(v.formula, v.options).n.size();
 }
 
 }  // namespace compile_bench

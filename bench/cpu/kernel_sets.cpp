@@ -44,9 +44,9 @@ int main() {
   for (const quant_format& format :
        {q8_0_format::format(), q4_0_format::format(), q4_k_format::format(), q6_k_format::format(),
         quant_format{dtype::nf4, scale_granularity::flat_block, 64}}) {
-    const auto coded = cpu::quantize(w.data(), rows, cols, format);
-    if (!coded) return std::fprintf(stderr, "%s\n", coded.message()), 1;
-    const weight_view weight = weight_of(coded->as_view(), rows, cols);
+    const auto quantized = cpu::quantize(w.data(), rows, cols, format);
+    if (!quantized) return std::fprintf(stderr, "%s\n", quantized.message()), 1;
+    const weight_view weight = weight_of(quantized->as_view(), rows, cols);
     const cpu::gemm_problem<float> c{rows, 1, cols, {nullptr, cols, 1}, {x.data(), 1, cols}, y.data(), rows, 1.0F};
     std::printf("%s, 1 token:", name_of(format));
     print_time("every processor", [&] { cpu::detail::quantized_share(c, weight, 0); });

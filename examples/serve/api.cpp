@@ -117,7 +117,6 @@ void read_sampling(fields& in, graft::serving::request& r) {
   s.top_k = std::max(top_k, top_k == -1 ? 0 : top_k);  // vLLM writes -1 for all tokens
   in.number("repetition_penalty", s.repetition_penalty), in.number("presence_penalty", s.presence_penalty);
   in.number("frequency_penalty", s.frequency_penalty);
-  std::optional<long long> seed;
   if (const json* v = in.set("seed"); v != nullptr) {
     if (v->is_unsigned())
       s.seed = v->whole;
@@ -294,9 +293,9 @@ parsed<completion_request> parse_completion(const std::string& body, bool chat, 
     r.max_tokens = tokens.value_or(std::max(1, std::min(facts.default_tokens, remaining)));
     out.prompts.push_back(r);
   }
-  out.choices = r.choices * static_cast<int>(std::min<std::size_t>(out.prompts.size(), 1024));
   if (r.choices < 1 || r.choices > 100000)
     return {{}, api_error{400, "n is no number from 1 to 100000", "invalid_request_error", "n", {}}};
+  out.choices = r.choices * static_cast<int>(std::min<std::size_t>(out.prompts.size(), 1024));
   return {std::move(out), {}};
 }
 

@@ -2,10 +2,10 @@
 // Serves a model and its adapters over OpenAI's API: every request names its adapter, and all share one batch
 // (docs/how-to/serve.md).
 //     serve MODEL sql=FOLDER chat=FOLDER
+//     serve model.gguf sql=adapter.gguf
 //     curl localhost:8000/v1/chat/completions -d '{"model": "sql", "messages": [{"role": "user", "content": "Hello"}]}'
 // serve --help lists all options.
-#include <graft/io/hf/generation_config.h>
-#include <graft/io/hf/load_adapters.h>
+#include <graft/io/load_model.h>
 #include <graft/model/serving/on_cpu.h>
 
 #include <filesystem>
@@ -16,6 +16,7 @@
 #include "../mode_options.h"
 #include "server.h"
 
+namespace io = graft::io;
 namespace hf = graft::io::hf;
 namespace serving = graft::serving;
 
@@ -27,12 +28,12 @@ struct options {
   mode_options mode;
   serve::server_options server;
   int batch = 32, step_tokens = 512, cache = 0, resident = 16, waiting = 512, tokens = 256;
-  bool no_prefixes = false, no_check = false;
+  bool no_prefixes = false, no_check = false, no_batch_invariance = false;
 };
 
 // The sampling of requests that set none: what generation_config.json says where it draws, else OpenAI's defaults.
 graft::result<graft::sampling_settings> usual_sampling(const std::string& folder, const graft::model_config& config) {
-  const auto read = hf::read_generation_config(folder, config.tokens);
+  const auto read = io::read_generation_settings(folder, config.tokens);
   if (!read) return read.failure();
   graft::sampling_settings s = read->sampling;
   if (!s.sample) s = {.sample = true, .top_k = 0};
@@ -41,26 +42,29 @@ graft::result<graft::sampling_settings> usual_sampling(const std::string& folder
 graft::result<serve::model_facts> facts_of(const options& o, const graft::model_config& config, int context) {
   serve::model_facts facts;
   const std::filesystem::path folder = std::filesystem::absolute(o.model).lexically_normal();
-  facts.name = !o.name.empty() ? o.name : (folder.has_filename() ? folder : folder.parent_path()).filename().string();
+  const bool is_gguf = io::is_gguf_path(o.model);
+  facts.name = !o.name.empty() ? o.name
+               : is_gguf       ? folder.stem().string()
+                               : (folder.has_filename() ? folder : folder.parent_path()).filename().string();
   facts.vocabulary = config.vocabulary, facts.context = context, facts.default_tokens = o.tokens;
   const auto sampling = usual_sampling(o.model, config);
   if (!sampling) return sampling.failure();
   facts.sampling = *sampling;
-  if (!std::filesystem::exists(folder / "tokenizer.json")) {
+  if (!is_gguf && !std::filesystem::exists(folder / "tokenizer.json")) {
     std::fprintf(stderr, "serve: %s has no tokenizer.json, so that prompts and answers are token ids\n",
                  o.model.c_str());
     return facts;
   }
-  auto words = hf::read_tokenizer(o.model);
+  auto words = io::read_tokenizer(o.model);
   if (!words) return words.failure();
   facts.words = std::move(*words);
   if (!o.chat_template.empty()) {
-    const auto text = graft::io::read_file(o.chat_template, 1U << 20U);
+    const auto text = io::read_file(o.chat_template, 1U << 20U);
     if (!text) return text.failure();
-    auto chat = hf::chat_template::parse(graft::io::as_chars(*text), o.chat_template);
+    auto chat = hf::chat_template::parse(io::as_chars(*text), o.chat_template);
     if (!chat) return chat.failure();
     facts.chat = std::move(*chat);
-  } else if (auto chat = hf::read_chat_template(o.model); chat) {
+  } else if (auto chat = io::read_chat_template(o.model); chat) {
     facts.chat = std::move(*chat);
   } else {
     std::fprintf(stderr, "serve: /v1/chat/completions is off: %s\n", chat.message());
@@ -74,7 +78,7 @@ template <class Engine> graft::status run(const options& o) {
   loading->adapters = {std::numeric_limits<int>::max(), std::numeric_limits<long long>::max()};
   std::printf("serve: loading %s\n", o.model.c_str());
   std::fflush(stdout);
-  auto model = hf::load_model<Engine>(o.model, *loading);
+  auto model = io::load_model<Engine>(o.model, *loading);
   if (!model) return model.failure();
   auto facts = facts_of(o, model->config(), model->context());
   if (!facts) return facts.failure();
@@ -83,12 +87,12 @@ template <class Engine> graft::status run(const options& o) {
   serving::serving_settings settings;
   settings.batch.sequences = o.batch, settings.batch.tokens_per_step = std::max(o.step_tokens, o.batch);
   settings.batch.slots = o.cache > 0 ? o.cache : 8LL * model->context();
-  settings.batch.reuse_prefixes = !o.no_prefixes;
+  settings.batch.reuse_prefixes = !o.no_prefixes, settings.batch_invariant = !o.no_batch_invariance;
   settings.resident_adapters = o.resident, settings.max_waiting = o.waiting, settings.steps = *steps;
   serving::serving_base::token_bytes bytes;
   if (facts->words) bytes = [&facts](std::int64_t token) { return facts->words->bytes(token); };
   const auto load = [&model](const std::string& folder) -> graft::result<graft::adapter_set> {
-    auto read = hf::load_adapters(folder, *model);
+    auto read = io::load_adapters(folder, *model);
     if (!read) return read.failure();
     return std::move(*read).with_origin();
   };
@@ -127,7 +131,7 @@ int main(int argc, char** argv) {
   options o;
   std::string pinned;
   arguments in("serve", "Serves a model and its adapters over OpenAI's API; every request names its adapter.");
-  in.word("MODEL", o.model, "folder of the model");
+  in.word("MODEL", o.model, "Hugging Face folder or GGUF file of the model");
   in.named_words("NAME=FOLDER", o.adapters, "adapters, and the names that requests call them by");
   in.option("--host ADDRESS", o.server.host, "where to listen; 0.0.0.0 for every network of this machine");
   in.option("--port N", o.server.port, "0 takes any that is free", 0);
@@ -147,6 +151,8 @@ int main(int argc, char** argv) {
   in.option("--waiting N", o.waiting, "sequences that wait; further requests are refused with 429", 1);
   in.option("--tokens N", o.tokens, "new tokens of requests that set no max_tokens", 1);
   in.flag("--no-prefix-reuse", o.no_prefixes, "computes every prompt from its begin");
+  in.flag("--no-batch-invariance", o.no_batch_invariance,
+          "computes prompts faster on the CPU; logits may then differ in their last bits with the rest of the batch");
   in.option("--connections N", o.server.connections, "connections that are answered at a time", 1);
   in.option("--body-megabytes N", o.server.body_megabytes, "of a request, at most", 1);
   in.option("--request-seconds N", o.server.request_seconds, "from a request to the end of its answer, at most", 1);

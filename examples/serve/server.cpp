@@ -491,7 +491,8 @@ graft::status serve(serving_base& engine, const std::function<void()>& run_engin
   if (!options.adapter_folder.empty() && !std::filesystem::is_directory(options.adapter_folder))
     return graft::fail("--adapter-folder ", options.adapter_folder.c_str(), " is no folder");
   if (graft::status s = signals::open(); !s) return s;
-  std::signal(SIGPIPE, SIG_IGN);
+  // Lines of the log that cannot be written, since the disk is full or the file as large as it may be, are lost.
+  for (const int by : {SIGPIPE, SIGXFSZ}) std::signal(by, SIG_IGN);
 
   routes all(engine, facts, options);
   http_server http;

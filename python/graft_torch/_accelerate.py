@@ -12,7 +12,7 @@ import weakref
 import torch
 
 from . import _peft
-from ._operators import ops
+from ._operators import adapted_linear, ops
 
 _numbers = itertools.count(1)
 
@@ -55,7 +55,7 @@ class _State:
                 return False
         if isinstance(plan, _Refusal):
             return True
-        return plan.scalings == _peft.scalings_of(layer, adapters)
+        return plan.scalings == _peft.scalings_of(layer, adapters) and plan.inside.is_current()
 
 
 class _Refusal:
@@ -63,16 +63,6 @@ class _Refusal:
 
     def __init__(self, why, configs):
         self.why, self.configs = why, configs
-
-
-def _has_hooks(layer):
-    """True where a module inside the layer has hooks, which a fused forward would not call."""
-    for module in layer.modules():
-        if module is layer:
-            continue
-        if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks:
-            return True
-    return False
 
 
 def _versions(tensors):
@@ -92,40 +82,48 @@ def _refusal_of_call(layer, plan, x):
         return "dropout in training draws PEFT's random numbers"
     if layer.training and plan.eval_only:
         return "the method samples in training"
-    base = layer.get_base_layer()
-    if base.weight.requires_grad:
+    weight, bias = plan.base_tensors()
+    if weight.requires_grad:
         return "the base weight is trained too"
-    if base.bias is not None and base.bias.requires_grad and not plan.trains_bias:
+    if bias is not None and bias.requires_grad and not plan.trains_bias:
         return "the bias of the base layer is trained too"
-    if base.weight.device.type != "cpu" or x.device.type != "cpu":
-        return f"x or the weight lies on {x.device}, {base.weight.device}, and this build has kernels for the CPU alone"
-    if not x.dtype.is_floating_point:
-        return f"x is {x.dtype}"
-    if x.dtype != base.weight.dtype and not torch.is_autocast_enabled(x.device.type):
-        return f"x is {x.dtype} and the weight is {base.weight.dtype}"
-    if _has_hooks(layer):
+    if not (weight.is_cpu and x.is_cpu):
+        return f"x or the weight lies on {x.device}, {weight.device}, and this build has kernels for the CPU alone"
+    if x.dtype != weight.dtype or not x.dtype.is_floating_point:
+        if not x.dtype.is_floating_point:
+            return f"x is {x.dtype}"
+        if not torch.is_autocast_enabled("cpu"):
+            return f"x is {x.dtype} and the weight is {weight.dtype}"
+    if plan.inside.has_hooks():
         return "a module inside the layer has hooks"
     return None
+
+
+def _keep_with_peft(state, why):
+    if not torch.compiler.is_compiling():
+        state.why = why
 
 
 def forward(self, x, *args, **kwargs):
     """The forward of an accelerated layer."""
     state = self._graft
-    original = type(self).forward
-    if args or kwargs or self.disable_adapters or self.merged:
-        return original(self, x, *args, **kwargs)
+    if self.disable_adapters or self.merged:
+        return type(self).forward(self, x, *args, **kwargs)
+    if args or kwargs:
+        if kwargs.get("adapter_names") is not None:
+            _keep_with_peft(state, "rows have adapters of their own (adapter_names)")
+        return type(self).forward(self, x, *args, **kwargs)
     plan = state.plan(self, tuple(self.active_adapters))
     why = _refusal_of_call(self, plan, x)
     if why is not None:
-        if not torch.compiler.is_compiling():
-            state.why = why
-        return original(self, x, *args, **kwargs)
-    if torch.is_autocast_enabled(x.device.type):
-        x = x.to(torch.get_autocast_dtype(x.device.type))
+        _keep_with_peft(state, why)
+        return type(self).forward(self, x)
+    if torch.is_autocast_enabled("cpu"):
+        x = x.to(torch.get_autocast_dtype("cpu"))
     tensors = plan.tensors(self)
-    save = torch.is_grad_enabled() and (x.requires_grad or any(t.requires_grad for t in tensors))
-    rows = x.reshape(-1, x.shape[-1])
-    y, _ = ops.adapted_linear(rows, tensors, plan.text, state.number, _versions(tensors), save)
+    if x.dim() == 2:
+        return adapted_linear(x, tensors, plan.text, state.number, _versions(tensors))
+    y = adapted_linear(x.reshape(-1, x.shape[-1]), tensors, plan.text, state.number, _versions(tensors))
     return y.reshape(*x.shape[:-1], y.shape[-1])
 
 

@@ -71,6 +71,51 @@ def _backward(ctx, dy, _):
 
 torch.library.register_autograd("graft::adapted_linear", _backward, setup_context=_setup_context)
 
+_run = ops.adapted_linear.default
+_run_backward = ops.adapted_linear_backward.default
+
+
+class _AdaptedLinear(torch.autograd.Function):
+    """graft::adapted_linear with its gradients, as a call outside of torch.compile takes it.
+
+    The autograd that torch.library registers enters Python once more and looks through all arguments: with few tokens
+    that costs more than the layer.
+    """
+
+    @staticmethod
+    def forward(ctx, x, layer, number, versions, *tensors):  # setup_context() apart would cost five times as much
+        with torch._C._AutoDispatchBelowAutograd():
+            y, saved = _run(x, tensors, layer, number, versions, True)
+        ctx.layer, ctx.number, ctx.versions = layer, number, versions
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(x, saved, *tensors)
+        return y
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, dy):
+        needs_dx, *needs = ctx.needs_input_grad
+        needs = needs[3:]
+        if dy is None:
+            return (None,) * (4 + len(needs))
+        x, saved, *tensors = ctx.saved_tensors
+        wanted = [k for k, n in enumerate(needs) if n]
+        with torch._C._AutoDispatchBelowAutograd():
+            grads = iter(_run_backward(dy, x, tensors, saved, ctx.layer, ctx.number, ctx.versions, needs_dx, wanted))
+        dx = next(grads) if needs_dx else None
+        return (dx, None, None, None, *(next(grads) if n else None for n in needs))
+
+
+def adapted_linear(x, tensors, layer, number, versions):
+    """y of an adapted layer for rows of x, with its gradients where they are asked for."""
+    needs_grad = torch.is_grad_enabled() and (x.requires_grad or any(t.requires_grad for t in tensors))
+    if torch.compiler.is_compiling():
+        return ops.adapted_linear(x, tensors, layer, number, versions, needs_grad)[0]
+    if needs_grad:
+        return _AdaptedLinear.apply(x, layer, number, versions, *tensors)
+    with torch._C._AutoDispatchBelowAutograd():
+        return _run(x, tensors, layer, number, versions, False)[0]
+
 
 def complete(layer, tensors):
     """Adds to a layer's description how many numbers forward saves for each row of x, and returns it as text."""

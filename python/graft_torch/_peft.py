@@ -56,11 +56,16 @@ def config_text(config, module):
 class TensorRef:
     """A tensor of an adapter in the module of its layer: an attribute, an entry of it, and attributes of the entry."""
 
-    __slots__ = ("attribute", "key", "rest", "shape", "corner", "constant", "joins")
+    __slots__ = ("attribute", "key", "rest", "shape", "corner", "constant", "joins", "place")
 
     def __init__(self, attribute=None, key=None, rest=(), constant=None):
         self.attribute, self.key, self.rest, self.constant = attribute, key, tuple(rest), constant
-        self.shape = self.corner = self.joins = None
+        self.shape = self.corner = self.joins = self.place = None
+
+    def find_place(self, layer):
+        """Remembers the dictionary of the tensor, which spares the attributes of modules in every call."""
+        if self.constant is None and self.joins is None:
+            self.place = _place(layer, (self.attribute, *([] if self.key is None else [self.key]), *self.rest))
 
     def raw(self, layer):
         if self.constant is not None:
@@ -75,10 +80,22 @@ class TensorRef:
         return at
 
     def tensor(self, layer):
-        t = self.raw(layer)
+        t = None if self.place is None else self.place[0].get(self.place[1])
+        if t is None:
+            t = self.raw(layer)
         if self.corner is not None:
             return t[tuple(slice(0, n) for n in self.corner)]
         return t if self.shape is None else t.reshape(self.shape)
+
+
+def _place(module, path):
+    """The dictionary of parameters that holds the tensor at a path, and its key; None: it is no parameter."""
+    for name in path[:-1]:
+        module = module._modules.get(str(name))
+        if module is None:
+            return None
+    found = (module._parameters, str(path[-1]))
+    return found if found[0].get(found[1]) is not None else None
 
 
 def _parts(layer, adapter, leaf, rank):
@@ -246,19 +263,52 @@ def ref_of(leaf, layer, adapter, out, features):
     return ref
 
 
+class Inside:
+    """The modules inside a layer, whose hooks a fused forward would not call."""
+
+    __slots__ = ("places", "hooks")
+
+    def __init__(self, layer):
+        self.places, self.hooks, pending = [], [], [layer]
+        while pending:
+            parent = pending.pop()._modules
+            for name, module in parent.items():
+                self.places.append((parent, name, module))
+                if module is not None:
+                    pending.append(module)
+                    self.hooks += (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks,
+                                   module._backward_pre_hooks)
+
+    def is_current(self):
+        """False after a module was replaced or removed."""
+        return all([parent.get(name) is module for parent, name, module in self.places])
+
+    def has_hooks(self):
+        return any(self.hooks)
+
+
 class Plan:
     """The formula of a layer with certain adapters, and the references to its tensors."""
 
     __slots__ = ("text", "refs", "has_bias", "trains_bias", "transposed", "dropout", "configs", "scalings",
-                 "eval_only")
+                 "eval_only", "inside", "base")
+
+    def base_tensors(self):
+        """The weight and the bias of the base layer, as they lie there."""
+        of = self.base._parameters
+        weight = of.get("weight")
+        if weight is None:  # parametrized
+            return self.base.weight, self.base.bias
+        return weight, of.get("bias")
 
     def tensors(self, layer):
-        base = layer.get_base_layer()
-        weight = base.weight.t() if self.transposed else base.weight
-        own = [weight]
+        weight, bias = self.base_tensors()
+        all_of_them = [weight.t() if self.transposed else weight]
         if self.has_bias:  # a trained bias is a parameter of the adapter, and listed again there
-            own.append(base.bias.detach() if self.trains_bias else base.bias)
-        return own + [p.tensor(layer) for p in self.refs]
+            all_of_them.append(bias.detach() if self.trains_bias else bias)
+        for ref in self.refs:
+            all_of_them.append(ref.tensor(layer))
+        return all_of_them
 
 
 def base_of(layer):
@@ -322,9 +372,9 @@ def plan_of(layer, adapters, configs, module):
     base, out, features, transposed = base_of(layer)
     has_bias = base.bias is not None
     plan = Plan()
-    plan.has_bias, plan.transposed, plan.refs = has_bias, transposed, []
+    plan.base, plan.has_bias, plan.transposed, plan.refs = base, has_bias, transposed, []
     plan.configs = tuple(configs.get(a) for a in adapters)
-    plan.scalings = scalings_of(layer, adapters)
+    plan.scalings, plan.inside = scalings_of(layer, adapters), Inside(layer)
     plan.trains_bias = plan.dropout = plan.eval_only = False
     described = []
     for adapter in adapters:
@@ -346,6 +396,8 @@ def plan_of(layer, adapters, configs, module):
                                            if "dropout" in k)
     if not described:
         return None
+    for ref in plan.refs:
+        ref.find_place(layer)
     if len(described) > 1:
         kinds = {_type_name(c) for c in plan.configs if c is not None}
         dora = any(getattr(c, "use_dora", False) for c in plan.configs)

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // bound_layer: one adapted linear layer bound to the tensors of a PyTorch module, on any engine. A call brings the
 // tensors again; while they lie where they lay, it only runs. Forward and backward are functions of their arguments:
-// what backward reads of forward is memory that the caller keeps, so calls of several steps may be interleaved.
+// what backward reads of forward is memory that the caller keeps, so calls of several steps may be interleaved. Which
+// variant of a training step they run follows from the sizes alone.
 //
 // Values that follow from tensors of the layer alone (DoRA's norm, rotations) are kept between calls. They are computed
 // again when parameters of the adapter hold other numbers than in the last call, or when the version of another tensor has
-// changed, which PyTorch counts with its writes; without versions, in every call.
+// changed, which PyTorch counts with its writes; without versions, in every call. A formula that keeps no value of its
+// parameters, as LoRA, reads them in place in every call, and they are not compared.
 #pragma once
 #include <graft/plan/kernel_count.h>
 #include <graft/run/pass.h>
@@ -25,19 +27,13 @@ template <class Engine> class bound_layer {
 
   explicit bound_layer(std::shared_ptr<const layer_spec> spec) : spec_(std::move(spec)) {}
 
-  // Elements of the saved values for each row of x.
+  const layer_spec& spec() const { return *spec_; }
+
+  // Elements of the saved values for each row of x, of the variant that saves most.
   result<long long> saved_width(const std::vector<view>& tensors) {
     const std::lock_guard<std::mutex> lock(alone_);
     if (status s = take(tensors); !s) return s.failure();
-    size_values s = sizes_;
-    const graph g = spec_->forward();
-    long long one = 0, two = 0;
-    for (const long long rows : {1, 2}) {
-      g.sizes.set_tokens(s, rows);
-      for (int k = spec_->first_saved(); k < g.outs; ++k) (rows == 1 ? one : two) += count(g, g.out[k].at, s);
-    }
-    if (two != 2 * one) return fail("this formula saves values whose size does not follow from the rows of x");
-    return one;
+    return saved_width_;
   }
 
   // Computes y for the rows of x. With memory in `saved`, of rows · saved_width elements of Engine::storage_type, it
@@ -47,15 +43,18 @@ template <class Engine> class bound_layer {
     const std::lock_guard<std::mutex> lock(alone_);
     if (status s = take(tensors); !s) return s;
     if (status s = follow(q, seen); !s) return s;
-    pass<Engine>& p = saved != nullptr ? training_ : inference_;
+    training_form* const form = saved != nullptr ? &form_for(x.size[0]) : nullptr;
+    pass<Engine>& p = form != nullptr ? form->forward : inference_;
     if (!p.bound())
-      if (status s = bind(q, p, saved != nullptr ? spec_->forward() : spec_->graphs.forward); !s) return s;
-    if (status s = p.begin(x); !s) return s;
-    if (status s = p.request_output(0, y); !s) return s;
-    if (saved != nullptr) {
-      const leaf_views all = saved_values(saved, x.size[0]);
+      if (status s = bind(q, p, form != nullptr ? form->forward_graph() : spec_->graphs.forward); !s) return s;
+    call_tensors with;
+    with[call_input::x] = x;
+    if (status s = p.in->begin(p.with, with); !s) return s;
+    if (status s = p.in->request_output(0, y); !s) return s;
+    if (form != nullptr) {
+      const leaf_views all = saved_values(*form, saved, x.size[0]);
       for (int k = 0; k < all.size(); ++k)
-        if (status s = p.request_output(spec_->first_saved() + k, writable(all[k])); !s) return s;
+        if (status s = p.in->request_output(form->first_saved() + k, writable(all[k])); !s) return s;
     }
     return p.run(q);
   }
@@ -66,7 +65,8 @@ template <class Engine> class bound_layer {
     const std::lock_guard<std::mutex> lock(alone_);
     if (status s = take(tensors); !s) return s;
     if (status s = follow(q, seen); !s) return s;
-    const graph whole = spec_->graphs.backward, made = spec_->training.backward;
+    training_form& form = form_for(x.size[0]);
+    const graph whole = spec_->graphs.backward, made = form.graphs->backward;
     output_set requested;
     const int dx_at = made.find_output("dx");
     if (dx.data != nullptr) requested.add(dx_at);
@@ -76,23 +76,66 @@ template <class Engine> class bound_layer {
         return fail("the formula has no gradient of '", d.name.c_str(), "'; it is no parameter of the adapter");
       requested.add(k);
     }
-    const result<pass<Engine>*> found = backward_.find(made, requested, [&](pass<Engine>& p, const graph& g) -> status {
+    const auto bind_backward = [&](pass<Engine>& p, const graph& g) -> status {
       const result<bound_leaves> b = state_->bind(whole);
       if (!b) return b.failure();
       const size_values known = sizes_for(g, whole, b->sizes);
-      return bind(q, p, g, &known);
-    });
+      if (status s = bind(q, p, g, &known); !s) return s;
+      if (form.forward.bound()) p.in->share_precomputed(p.with, *form.forward.in, form.forward.with);
+      return ok;
+    };
+    const result<pass<Engine>*> found = form.backward.find(made, requested, bind_backward);
     if (!found) return found.failure();
     pass<Engine>& p = **found;
-    if (training_.bound() && !seen.empty()) p.plan_binding().borrow_precomputed(training_.plan_binding());
-    if (status s = p.begin(x, dy, saved_values(saved, x.size[0])); !s) return s;
-    if (status s = dx.data != nullptr ? p.request_output(p.g().find_output("dx"), dx) : status(ok); !s) return s;
+    call_tensors with;
+    with[call_input::x] = x, with[call_input::dy] = dy;
+    if (status s = p.in->begin(p.with, with, saved_values(form, saved, x.size[0])); !s) return s;
+    if (status s = dx.data != nullptr ? p.in->request_output(p.g().find_output("dx"), dx) : status(ok); !s) return s;
     for (const gradient& d : gradients)
-      if (status s = p.request_output(p.g().find_output(d.name.c_str()), d.into); !s) return s;
+      if (status s = p.in->request_output(p.g().find_output(d.name.c_str()), d.into); !s) return s;
     return p.run(q);
   }
 
  private:
+  // One variant of a training step, with its passes for the tensors of this layer.
+  struct training_form {
+    const saved_pair* graphs;
+    size_values sizes;    // of the forward graph, without the rows of a call
+    long long width = 0;  // elements of its saved values per row
+    pass<Engine> forward{};
+    backward_passes<Engine> backward{};
+
+    graph forward_graph() const { return graphs->forward; }
+    int first_saved() const { return forward_graph().outs - graphs->leaf.size(); }
+    long long saved_elements(long long rows) const {
+      const graph g = forward_graph();
+      size_values s = sizes;
+      g.sizes.set_tokens(s, rows);
+      long long n = 0;
+      for (int k = first_saved(); k < g.outs; ++k) n += count(g, g.out[k].at, s);
+      return n;
+    }
+    // The counted work of a step, as graft/run/training_variants.h counts it.
+    double work(long long rows) const {
+      const graph fwd = forward_graph(), bwd = graphs->backward;
+      size_values s = sizes;
+      fwd.sizes.set_tokens(s, rows);
+      sequence<bool> reused;
+      for (const id i : same_nodes(fwd, bwd)) reused.push(i >= 0);
+      return training_step_work(fwd, s) + training_step_work(bwd, sizes_for(bwd, fwd, s), reused);
+    }
+  };
+  // The variant for calls with so many rows. The first one is taken unless another one is less work by a margin.
+  training_form& form_for(long long rows) {
+    if (rows == counted_rows_) return *forms_[least_];
+    constexpr double min_gain = 0.95;
+    double least = forms_[0]->work(rows);
+    least_ = 0, counted_rows_ = rows;
+    for (std::size_t k = 1; k < forms_.size(); ++k)
+      if (const double its = forms_[k]->work(rows); its < min_gain * least) least = its, least_ = k;
+    return *forms_[least_];
+  }
+
   // Binds anew where a tensor has moved or has another shape or type.
   status take(const std::vector<view>& tensors) {
     if (tensors.size() != spec_->names.size())
@@ -101,8 +144,8 @@ template <class Engine> class bound_layer {
     bool same = state_ != nullptr;
     for (std::size_t k = 0; same && k < tensors.size(); ++k) same = same_tensor(tensors[k], tensors_[k]);
     if (same) return ok;
-    tensors_.clear(), state_ = nullptr, seen_.clear();
-    inference_.unbind(), training_.unbind(), backward_.unbind();
+    tensors_.clear(), state_ = nullptr, seen_.clear(), keeps_parameter_values_ = false;
+    inference_.unbind(), forms_.clear(), counted_rows_ = -1;
     auto fresh = std::make_unique<layer_state>(spec_->graphs);
     for (const auto& [name, n] : spec_->sizes)
       if (status s = fresh->size(name.c_str(), n); !s) return s;
@@ -110,9 +153,19 @@ template <class Engine> class bound_layer {
       if (status s = fresh->set(name.c_str(), v); !s) return s;
     for (std::size_t k = 0; k < tensors.size(); ++k)
       if (status s = fresh->set(spec_->names[k].c_str(), tensors[k]); !s) return s;
-    const result<bound_leaves> b = fresh->bind(spec_->forward());
-    if (!b) return b.failure();
-    state_ = std::move(fresh), tensors_ = tensors, sizes_ = b->sizes;
+    std::vector<std::unique_ptr<training_form>> forms;
+    saved_width_ = 0;
+    for (const saved_pair& graphs : spec_->training) {
+      const result<bound_leaves> b = fresh->bind(graphs.forward);
+      if (!b) return b.failure();
+      auto form = std::make_unique<training_form>(training_form{&graphs, b->sizes});
+      form->width = form->saved_elements(1);
+      if (form->saved_elements(2) != 2 * form->width) continue;
+      saved_width_ = std::max(saved_width_, form->width);
+      forms.push_back(std::move(form));
+    }
+    if (forms.empty()) return fail("this formula saves values whose size does not follow from the rows of x");
+    state_ = std::move(fresh), tensors_ = tensors, forms_ = std::move(forms);
     return ok;
   }
   static bool same_tensor(const view& a, const view& b) {
@@ -129,6 +182,8 @@ template <class Engine> class bound_layer {
     for (std::size_t k = 0; k < tensors_.size(); ++k) {
       if (!spec_->trained[k])
         base = base || seen[k] != seen_[k];
+      else if (!keeps_parameter_values_)
+        continue;
       else if (tensors_[k].contiguous())
         now = fingerprint(tensors_[k], now);
       else
@@ -138,24 +193,41 @@ template <class Engine> class bound_layer {
     seen_ = seen, fingerprint_ = now;
     if (!parameters) return ok;
     sequence<pass<Engine>*> all;
-    all.push(&inference_), all.push(&training_), backward_.list(all);
+    all.push(&inference_);
+    for (auto& form : forms_) all.push(&form->forward), form->backward.list(all);
     for (pass<Engine>* p : all) {
       if (!p->bound()) continue;
-      if (status s = base ? p->plan_binding().weight_changed(q) : p->plan_binding().parameters_changed(q); !s) return s;
+      if (status s = base ? p->weight_changed(q) : p->parameters_changed(q); !s) return s;
     }
     return ok;
   }
   status bind(queue& q, pass<Engine>& p, const graph& g, const size_values* known = nullptr) {
-    return p.bind(q, *state_, g, Engine::runs_on(q), {}, shared_, known);
+    if (status s = bind_pass(p, q, *state_, g, Engine::runs_on(q), {}, shared_, known); !s) return s;
+    if (keeps_parameter_values(*p.in) && !std::exchange(keeps_parameter_values_, true)) seen_.clear();
+    return ok;
   }
-  // The saved values lie one after the other in one matrix of the caller.
-  leaf_views saved_values(void* memory, long long rows) const {
-    const graph g = spec_->forward();
+  // Whether the calls of a program read values that were computed from parameters, or parameters that were converted.
+  bool keeps_parameter_values(const program<Engine>& in) const {
+    const graph& g = in.value();
+    const plan& p = in.launches();
+    for (id i = 0; i < g.size; ++i) {
+      if (!p.live[i] || p.when.of[i] != stage::parameter || g[i].what == op::reshape) continue;
+      if (!is_leaf(g[i].what)) return true;
+      for (std::size_t k = 0; k < tensors_.size(); ++k)
+        if (same_text(g.name(i).c_str(), spec_->names[k].c_str()) &&
+            (tensors_[k].type != Engine::storage_type || !tensors_[k].contiguous()))
+          return true;
+    }
+    return false;
+  }
+  // The saved values lie one after the other at the begin of the caller's memory.
+  leaf_views saved_values(const training_form& form, void* memory, long long rows) const {
+    const graph g = form.forward_graph();
     leaf_views all;
-    size_values s = sizes_;
-    g.sizes.set_tokens(s, rows);
+    size_values s = form.sizes;
     auto* at = static_cast<unsigned char*>(memory);
-    for (int k = spec_->first_saved(); k < g.outs; ++k) {
+    g.sizes.set_tokens(s, rows);
+    for (int k = form.first_saved(); k < g.outs; ++k) {
       const node& v = g[g.out[k].at];
       const int rank = saved_rank(v);
       view one{at, Engine::storage_type, {}, rank};
@@ -173,11 +245,13 @@ template <class Engine> class bound_layer {
   std::mutex alone_;
   std::unique_ptr<layer_state> state_;
   std::vector<view> tensors_;
-  size_values sizes_;  // of the training graph, without the rows of a call
   versions seen_;
   std::uint64_t fingerprint_ = 0;  // of the parameters
-  pass<Engine> inference_, training_;
-  backward_passes<Engine> backward_;
+  bool keeps_parameter_values_ = false;
+  pass<Engine> inference_;
+  std::vector<std::unique_ptr<training_form>> forms_;
+  std::size_t least_ = 0;
+  long long saved_width_ = 0, counted_rows_ = -1;
   typename Engine::shared shared_{};
 };
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layer_spec.h"
 
+#include <graft/derive/reassociate_wgrads.h>
 #include <graft/io/json/json.h>
 #include <graft/model/method_table.h>
 
@@ -48,6 +49,17 @@ result<layer_graphs> graphs_of_all(const std::vector<io::json>& adapters, bool b
   return capture_graphs(all, parts);
 }
 
+std::vector<saved_pair> training_steps(const layer_graphs& graphs) {
+  std::vector<saved_pair> all;
+  all.push_back(select_saved_tensors(graphs.forward, graphs.backward));
+  if (graphs.from.kind.run == nullptr) return all;
+  if (const builder bwd = reassociate_wgrads(capture_backward(graphs.from)); bwd.bad.what == fault::none)
+    all.push_back(select_saved_tensors(graphs.forward, bwd));
+  const builder fwd = capture_forward_by_rows(graphs.from), bwd = capture_backward_by_rows(graphs.from);
+  if (fwd.bad.what == fault::none && bwd.bad.what == fault::none) all.push_back(select_saved_tensors(fwd, bwd));
+  return all;
+}
+
 result<std::shared_ptr<const layer_spec>> parse(const std::string& text) {
   const result<io::json> parsed = io::parse_json(text, "the layer's description");
   if (!parsed) return parsed.failure();
@@ -58,8 +70,7 @@ result<std::shared_ptr<const layer_spec>> parse(const std::string& text) {
   if (!graphs) return graphs.failure();
   if (graphs->forward.bad.what != fault::none || graphs->backward.bad.what != fault::none)
     return fail("this formula has no gradient, or does not exist on a linear layer");
-  const auto spec = std::make_shared<layer_spec>(
-      layer_spec{*graphs, select_saved_tensors(graphs->forward, graphs->backward), {}, {}, {}, {}});
+  const auto spec = std::make_shared<layer_spec>(layer_spec{*graphs, training_steps(*graphs), {}, {}, {}, {}});
   spec->names.emplace_back("weight");
   if (bias->flag) spec->names.emplace_back("bias");
   for (std::size_t k = 0; k < adapters->items.size(); ++k) {

@@ -18,14 +18,13 @@ namespace graft::pytorch {
 
 struct layer_spec {
   layer_graphs graphs;
-  saved_pair training;             // forward with the values that backward reads, and the backward pass that reads them
+  // The variants of a training step (graft/run/training_variants.h): forward with the values that backward reads, and the
+  // backward pass that reads them. They compute the same gradients.
+  std::vector<saved_pair> training;
   std::vector<std::string> names;  // of the tensors, in the order of a call
   std::vector<bool> trained;       // by tensor: a parameter of the adapter
   std::vector<std::pair<std::string, double>> scalars;
   std::vector<std::pair<std::string, long long>> sizes;
-
-  graph forward() const { return training.forward; }
-  int first_saved() const { return forward().outs - training.leaf.size(); }
 };
 
 // Parses a text, or returns what an earlier call made of it; thread-safe.

@@ -13,7 +13,6 @@
 #include <torch/csrc/stable/tensor.h>
 #include <torch/headeronly/core/ScalarType.h>
 
-#include <map>
 #include <stdexcept>
 #include <unordered_map>
 
@@ -100,12 +99,13 @@ template <class Real> class bound_layers {
  public:
   using layer = bound_layer<cpu::engine<Real>>;
   static std::shared_ptr<layer> find(std::int64_t number, const std::string& text) {
-    std::shared_ptr<const layer_spec> spec = take_value(layer_spec_of(text));
-    if (number == 0) return std::make_shared<layer>(std::move(spec));
+    if (number == 0) return std::make_shared<layer>(take_value(layer_spec_of(text)));
     const std::lock_guard<std::mutex> lock(mutex());
-    std::shared_ptr<layer>& at = all()[number][text];
-    if (at == nullptr) at = std::make_shared<layer>(std::move(spec));
-    return at;
+    std::vector<entry>& of_number = all()[number];
+    for (const entry& e : of_number)
+      if (e.text == text) return e.runs;
+    of_number.push_back({text, std::make_shared<layer>(take_value(layer_spec_of(text)))});
+    return of_number.back().runs;
   }
   static void forget(std::int64_t number) {
     const std::lock_guard<std::mutex> lock(mutex());
@@ -113,7 +113,11 @@ template <class Real> class bound_layers {
   }
 
  private:
-  using table = std::unordered_map<std::int64_t, std::map<std::string, std::shared_ptr<layer>>>;
+  struct entry {
+    std::string text;
+    std::shared_ptr<layer> runs;
+  };
+  using table = std::unordered_map<std::int64_t, std::vector<entry>>;
   static std::mutex& mutex() {
     static std::mutex one;
     return one;
@@ -124,13 +128,14 @@ template <class Real> class bound_layers {
   }
 };
 
-struct call_tensors {
+struct call_views {
   std::vector<Tensor> owned;
   std::vector<view> all;
   view x;
 };
-call_tensors tensors_of(const Tensor* x, const std::vector<Tensor>& tensors, const layer_spec& spec) {
-  call_tensors c;
+call_views views_of(const Tensor* x, const std::vector<Tensor>& tensors, const layer_spec& spec) {
+  call_views c;
+  c.owned.reserve(tensors.size() + 3), c.all.reserve(tensors.size());
   if (tensors.size() != spec.names.size())
     raise(fail("the layer has ", static_cast<long long>(spec.names.size()), " tensors, the call brings ",
                static_cast<long long>(tensors.size())));
@@ -150,9 +155,9 @@ bool is_double(const Tensor& x, const std::vector<Tensor>& tensors) {
 template <class Real>
 std::tuple<Tensor, Tensor> forward_in(const Tensor& x, const std::vector<Tensor>& tensors, const std::string& text,
                                       std::int64_t number, const std::vector<std::int64_t>& versions, bool save) {
-  const std::shared_ptr<const layer_spec> spec = take_value(layer_spec_of(text));
   const auto layer = bound_layers<Real>::find(number, text);
-  const call_tensors c = tensors_of(&x, tensors, *spec);
+  const layer_spec& spec = layer->spec();
+  const call_views c = views_of(&x, tensors, spec);
   const std::int64_t rows = x.size(0), width = save ? take_value(layer->saved_width(c.all)) : 0;
   const allocated y = allocate({rows, tensors[0].size(0)}, x.scalar_type());
   const allocated saved =
@@ -177,9 +182,9 @@ std::vector<Tensor> backward_in(const Tensor& dy, const Tensor& x, const std::ve
                                 const Tensor& saved, const std::string& text, std::int64_t number,
                                 const std::vector<std::int64_t>& versions, bool needs_dx,
                                 const std::vector<std::int64_t>& wanted) {
-  const std::shared_ptr<const layer_spec> spec = take_value(layer_spec_of(text));
   const auto layer = bound_layers<Real>::find(number, text);
-  call_tensors c = tensors_of(&x, tensors, *spec);
+  const layer_spec& spec = layer->spec();
+  call_views c = views_of(&x, tensors, spec);
   const view dy_view = view_of_tensor(dy, "dy", c.owned);
   const view saved_view = view_of_tensor(saved, "saved", c.owned);
   const long long width = take_value(layer->saved_width(c.all));
@@ -200,7 +205,7 @@ std::vector<Tensor> backward_in(const Tensor& dy, const Tensor& x, const std::ve
                  static_cast<long long>(tensors.size())));
     const Tensor& of = tensors[static_cast<std::size_t>(k)];
     const allocated made = allocate(sizes_of(of), of.scalar_type());
-    gradients.push_back({spec->names[static_cast<std::size_t>(k)], made.memory});
+    gradients.push_back({spec.names[static_cast<std::size_t>(k)], made.memory});
     out.push_back(made.tensor);
   }
   if (c.x.size[0] == 0) {
@@ -220,7 +225,7 @@ std::vector<Tensor> adapted_linear_backward(const Tensor& dy, const Tensor& x, c
 
 std::int64_t saved_width(const std::vector<Tensor>& tensors, const std::string& text) {
   const std::shared_ptr<const layer_spec> spec = take_value(layer_spec_of(text));
-  const call_tensors c = tensors_of(nullptr, tensors, *spec);
+  const call_views c = views_of(nullptr, tensors, *spec);
   return take_value(bound_layer<cpu::engine<float>>(spec).saved_width(c.all));
 }
 std::string describe(const std::string& config, const std::string& module, std::int64_t out, std::int64_t in, bool bias,

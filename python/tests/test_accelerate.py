@@ -14,19 +14,19 @@ from graft_torch import _accelerate
 
 
 class Calls:
-    def __init__(self, ops):
-        self.ops, self.count = ops, 0
-
-    def __getattr__(self, name):
-        self.count += name == "adapted_linear"
-        return getattr(self.ops, name)
+    count = 0
 
 
 @pytest.fixture
 def calls(monkeypatch):
     """Counts the layers that graft computes."""
-    counted = Calls(_accelerate.ops)
-    monkeypatch.setattr(_accelerate, "ops", counted)
+    counted, run = Calls(), _accelerate.adapted_linear
+
+    def call(*args):
+        counted.count += 1
+        return run(*args)
+
+    monkeypatch.setattr(_accelerate, "adapted_linear", call)
     return counted
 
 
@@ -160,6 +160,7 @@ def test_mixed_batches(calls):
     names = ["__base__", "default", "other", "default"]
     a, b = (m(x, adapter_names=names) for m in models)
     assert relative(b.detach(), a.detach()) < 1e-5 and calls.count == 0
+    assert "adapter_names" in graft_torch.report(models[1])["first"]
 
 
 def test_scaling_may_change(calls):
@@ -327,17 +328,42 @@ def test_compile_without_a_graph_break(name):
         assert relative(compiled(w), model(w)) < 1e-5
 
 
-def test_inductor():
+def test_compile_with_dynamic_shapes():
+    """What the first call compiled serves any number of rows."""
+    from torch._dynamo.testing import CompileCounterWithBackend
+
+    torch._dynamo.reset()
+    model, other = pair("dora")
+    graphs = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(other, fullgraph=True, dynamic=True, backend=graphs)
+    compiled(torch.randn(6, 3, 16, requires_grad=True)).sum().backward()
+    of_first_call = graphs.frame_count
+    for p in other.parameters():
+        p.grad = None
+    for rows in ((3, 5), (7, 2), (4, 9), (2, 31)):
+        v, w = (torch.randn(*rows, 16, generator=torch.Generator().manual_seed(4)).requires_grad_() for _ in range(2))
+        model(v).square().sum().backward()
+        compiled(w).square().sum().backward()
+        assert relative(w.grad, v.grad) < 1e-4
+    assert graphs.frame_count == of_first_call
+
+
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+def test_inductor(mode):
     torch._dynamo.reset()
     model, other = pair("dora")
     try:
-        compiled = torch.compile(other, fullgraph=True)
-        b = compiled(x)
+        compiled = torch.compile(other, fullgraph=True, mode=mode)
+        v, w = x.clone().requires_grad_(), x.clone().requires_grad_()
+        b = compiled(w)
+        b.square().sum().backward()
     except Exception as e:
         if "InvalidCxxCompiler" in type(e).__name__ or "compiler" in str(e).lower():
             pytest.skip("inductor has no C++ compiler")
         raise
-    assert relative(b.detach(), model(x).detach()) < 1e-5
+    a = model(v)
+    a.square().sum().backward()
+    assert relative(b.detach(), a.detach()) < 1e-5 and relative(w.grad, v.grad) < 1e-4
 
 
 def test_injected_adapters(calls):

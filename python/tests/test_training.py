@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole models: transformers' Trainer, generation, and two processes of DistributedDataParallel."""
+"""Whole models: transformers' Trainer, generation, torch.compile, and two processes of a sharded or replicated model."""
 
 import copy
 
@@ -91,45 +91,70 @@ def test_compiled_training_step():
     assert losses[1] == pytest.approx(losses[0], abs=1e-3)
 
 
-def _train(rank, port, accelerated, queue):
+def _data_parallel(model):
+    return torch.nn.parallel.DistributedDataParallel(model)
+
+
+def _fully_sharded(model):
+    from torch.distributed.fsdp import fully_shard
+
+    for layer in (model.base_model.model.first, model.base_model.model.second):
+        fully_shard(layer)
+    return fully_shard(model)
+
+
+_wrappers = {"DistributedDataParallel": _data_parallel, "fully_shard": _fully_sharded}
+
+
+def _whole(p):
+    return (p.full_tensor() if hasattr(p, "full_tensor") else p).detach().numpy()
+
+
+def _train(wrapper, rank, name, accelerated):
+    torch.manual_seed(0)
+    model = peft.get_peft_model(Net(), copy.deepcopy(configs[name]))
+    if accelerated:
+        graft_torch.accelerate(model)
+    wrapped = _wrappers[wrapper](model)
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.05)
+    for batch in torch.randn(3, 2, 8, 16):
+        optimizer.zero_grad()
+        wrapped(batch[rank]).square().mean().backward()
+        optimizer.step()
+    return [_whole(p) for p in model.parameters() if p.requires_grad], list(graft_torch.report(model).values())
+
+
+def _process(rank, port, wrapper, queue):
     import torch.distributed as dist
 
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
     torch.set_num_threads(1)
-    torch.manual_seed(0)
-    model = peft.get_peft_model(Net(), copy.deepcopy(configs["dora"]))
-    if accelerated:
-        graft_torch.accelerate(model)
-    ddp = torch.nn.parallel.DistributedDataParallel(model)
-    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.05)
-    data = torch.randn(3, 2, 8, 16)
-    for batch in data:
-        optimizer.zero_grad()
-        ddp(batch[rank]).square().mean().backward()
-        optimizer.step()
+    trained = {name: (_train(wrapper, rank, name, False), _train(wrapper, rank, name, True))
+               for name in ("lora", "dora", "oft")}
     if rank == 0:
-        queue.put([p.detach().numpy() for p in model.parameters() if p.requires_grad])
+        queue.put(trained)
     dist.destroy_process_group()
 
 
-def test_two_processes():
+@pytest.mark.parametrize("wrapper", _wrappers)
+def test_two_processes(wrapper):
     import socket
 
     import torch.multiprocessing as mp
 
-    results = []
-    for accelerated in (False, True):
-        with socket.socket() as s:
-            s.bind(("127.0.0.1", 0))
-            port = s.getsockname()[1]
-        context = mp.get_context("spawn")
-        queue = context.Queue()
-        workers = [context.Process(target=_train, args=(rank, port, accelerated, queue)) for rank in range(2)]
-        for w in workers:
-            w.start()
-        results.append(queue.get(timeout=300))
-        for w in workers:
-            w.join(timeout=300)
-            assert w.exitcode == 0
-    for a, b in zip(*results):
-        assert relative(torch.tensor(b), torch.tensor(a)) < 1e-4
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    context = mp.get_context("spawn")
+    queue = context.Queue()
+    workers = [context.Process(target=_process, args=(rank, port, wrapper, queue)) for rank in range(2)]
+    for w in workers:
+        w.start()
+    trained = queue.get(timeout=600)
+    for w in workers:
+        w.join(timeout=300)
+        assert w.exitcode == 0
+    for (expected, _), (found, said) in trained.values():
+        assert all(line.startswith("graft: ") and "last call" not in line for line in said), said
+        for a, b in zip(expected, found):
+            assert relative(torch.tensor(b), torch.tensor(a)) < 1e-4

@@ -106,7 +106,7 @@ TEST_CASE("autotune results: a damaged file is replaced, a file of another kind 
     damaged.put("x", 1, "one");
     CHECK(autotune_file(f.file("c"), device).size() == 1);
   }
-  for (const std::string& foreign : {some().written("Another GPU"), std::string(5000, 'x')}) {
+  for (const std::string& foreign : {some().written("Another GPU"), std::string(5000, 'x'), std::string("a note\n")}) {
     write(f.file("c"), foreign);
     autotune_file other(f.file("c"), device);
     CHECK(other.note().find("is not used") != std::string::npos);
@@ -114,6 +114,16 @@ TEST_CASE("autotune results: a damaged file is replaced, a file of another kind 
     CHECK(*other.find("x", 1) == "one");
     CHECK(text_of(f.file("c")) == foreign);
   }
+}
+TEST_CASE("autotune results: a result of this process is told from one of the file") {
+  const folder f("graft_choices_whose");
+  autotune_file(f.file("c"), device).put("x", 1, "one");
+  autotune_file second(f.file("c"), device);
+  CHECK(!second.is_timed_here("x", 1));
+  second.put("x", 1, "two");
+  CHECK(second.is_timed_here("x", 1));
+  CHECK(!second.is_timed_here("x", 2));
+  CHECK(*autotune_file(f.file("c"), device).find("x", 1) == "two");
 }
 TEST_CASE("autotune results: without a writable file the results stay in memory, with a warning") {
   autotune_file none("", device);

@@ -95,6 +95,14 @@ TEST_CASE("view_checks: overlap is exact for contiguous tensors and for slices o
   CHECK_FALSE(overlap(footprint_of(at(0, 0, 3, 0)), footprint_of(at(0, 3, 3, 0))));
 }
 
+TEST_CASE("view_checks: the same layout") {
+  BOTH(same_layout(shaped(2, 4, 6), view_of(numbers + 1, 4, 6)));
+  BOTH(same_layout(shaped(2, 4, 6), shaped(2, 4, 6, 6)));
+  BOTH(!same_layout(shaped(2, 4, 6), shaped(2, 4, 6, 7)));
+  BOTH(!same_layout(shaped(2, 4, 6), shaped(2, 6, 4)));
+  BOTH(!same_layout(shaped(2, 4, 6), view_of(numbers, 24)));
+  BOTH(!same_layout(view_of(numbers, 2), {numbers, dtype::bf16, {2, 1, 1, 1}, 1}));
+}
 TEST_CASE("view_checks: the same elements") {
   BOTH(same_elements(shaped(2, 4, 6), view_of(numbers, 24)));
   BOTH(!same_elements(shaped(2, 4, 6), view_of(numbers, 23)));

@@ -116,8 +116,8 @@ TEST_CASE("saved tensors: the sum with a residual, and not the summand that noth
 struct tuned : adapted<llama, on<"o_proj", lora<8>>> {};
 TEST_CASE("saved tensors: reports the saved output of attention, and -1 without attention") {
   const block_value v = value_of<tuned>();
-  const builder forward = capture_forward(v.formula, v.how);
-  const saved_pair pair = select_saved_tensors(forward, capture_backward(v.formula, v.how));
+  const builder forward = capture_forward(v.formula, v.options);
+  const saved_pair pair = select_saved_tensors(forward, capture_backward(v.formula, v.options));
   REQUIRE(pair.attention_out >= 0);
   const graph f = pair.forward;
   CHECK(f[f.out[forward.out.size() + pair.attention_out].at].what == op::attention);

@@ -12,8 +12,11 @@
 #include <filesystem>
 
 #include "counted_new.h"
+#include "gguf_files.h"
+#include "http_bodies.h"
+#include "layers.h"
 #include "mutate.h"
-#include "readers.h"
+#include "tokenizers.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 // An input is found again by its number, so the stacks of allocations, a fifth of the time, need not be stored.
@@ -78,6 +81,16 @@ std::vector<std::string> quantized_below(const std::filesystem::path& golden) {
   return all;
 }
 
+std::vector<std::string> tokenizers_below(const std::filesystem::path& golden) {
+  std::vector<std::filesystem::path> files;
+  for (const auto& e : std::filesystem::directory_iterator(golden / "tokenizers"))
+    if (const auto file = e.path() / "tokenizer.json"; std::filesystem::exists(file)) files.push_back(file);
+  std::sort(files.begin(), files.end());
+  std::vector<std::string> all;
+  for (const auto& file : files) all.push_back(text_of(file));
+  return all;
+}
+
 // Facts and tensors of each form: numbers, blocks of 32 and blocks of 256 elements.
 std::string small_gguf() {
   std::string s = "GGUF";
@@ -97,9 +110,9 @@ std::string small_gguf() {
   return s;
 }
 
-const char* const kinds[] = {"json",  "safetensors", "adapter_config", "pattern",
-                             "layer", "codes",       "gguf",           "chat_template"};
-constexpr int kind_count = 8;
+const char* const kinds[] = {"json",  "safetensors", "adapter_config", "pattern",   "layer",
+                             "codes", "gguf",        "chat_template",  "tokenizer", "http_body"};
+constexpr int kind_count = 10;
 const char* current_kind = "";
 std::uint64_t current_seed = 0, current_number = 0;
 std::string current_input;
@@ -116,7 +129,7 @@ std::string current_input;
 }
 void too_long(int) { fail_with("it takes longer than ten seconds"); }
 
-// Of processor time: a busy machine is no reason to fail.
+// The limit is processor time, because a busy machine is no reason to fail.
 void may_take(int seconds) {
   const itimerval left{{0, 0}, {seconds, 0}};
   ::setitimer(ITIMER_PROF, &left, nullptr);
@@ -124,7 +137,7 @@ void may_take(int seconds) {
 
 // One input, found by the seed and its number alone.
 void one(std::uint64_t seed, std::uint64_t number, const std::vector<layer_case>& cases,
-         const std::vector<std::string>& coded) {
+         const std::vector<std::string>& coded, const std::vector<std::string>& tokenizers) {
   dice d = dice_of(seed, number);
   const int kind = static_cast<int>(number % kind_count);
   const layer_case& c = cases[d.below(cases.size())];
@@ -145,6 +158,10 @@ void one(std::uint64_t seed, std::uint64_t number, const std::vector<layer_case>
     case 7:
       good = feed_chat_template(current_input = mutated(std::string(small_chat_template), d, numbers_only));
       break;
+    case 8:
+      good = feed_tokenizer(current_input = mutated(tokenizers[d.below(tokenizers.size())], d, numbers_only));
+      break;
+    case 9: good = feed_http_body(current_input = mutated(std::string(small_http_body), d, numbers_only)); break;
     case 6: good = feed_gguf(current_input = mutated(small_gguf(), d, numbers_only)); break;
     default: {
       // Numbers of a file stay in their places: its header keeps its length, and what it says becomes wrong.
@@ -186,6 +203,11 @@ int main(int argc, char** argv) {
   if (cases.empty()) return std::fprintf(stderr, "no cases below %s/layers\n", argv[1]), 2;
   const std::vector<std::string> coded = quantized_below(argv[1]);
   if (coded.empty()) return std::fprintf(stderr, "no cases below %s/quantized/layers\n", argv[1]), 2;
+  const std::vector<std::string> tokenizers = tokenizers_below(argv[1]);
+  if (tokenizers.empty()) return std::fprintf(stderr, "no tokenizers below %s/tokenizers\n", argv[1]), 2;
+  for (const std::string& c : tokenizers)
+    if (!io::hf::parse_tokenizer(c, "x"))
+      return std::fprintf(stderr, "a tokenizer that was not changed is not read\n"), 1;
   for (const std::string& c : coded)
     if (!io::parse_safetensors(as_bytes(c), "x"))
       return std::fprintf(stderr, "a base that was not changed is not read\n"), 1;
@@ -202,7 +224,7 @@ int main(int argc, char** argv) {
   std::uint64_t done = 0;
   for (; seconds > 0 ? clock_type::now() < end : done < inputs; ++done) {
     may_take(10);
-    one(seed, first + done, cases, coded);
+    one(seed, first + done, cases, coded, tokenizers);
   }
   may_take(0);
   std::printf("%llu inputs of seed %llu, from input %llu: all were answered\n", static_cast<unsigned long long>(done),

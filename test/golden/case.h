@@ -120,25 +120,26 @@ class golden_case {
   status read_weight() {
     const auto t = base_.find(layer_.module + ".weight");
     if (!t) return t.failure();
-    const auto coded = io::quantized_reader(
-                           base_.file, [&](const std::string& name) { return base_.get(name); }, planes_)
-                           .read(*t);
-    if (!coded) return coded.failure();
-    if (!*coded) {
+    const auto read = io::quantized_reader(
+                          base_.file, [&](const std::string& name) { return base_.get(name); }, planes_)
+                          .read(*t);
+    if (!read) return read.failure();
+    if (!*read) {
       auto w = load(base_, t->name);
       if (!w) return w.failure();
       weight_ = std::move(*w);
       return ok;
     }
-    codes_ = **coded;
-    weight_ = {std::vector<float>(static_cast<std::size_t>(codes_.count())), {codes_.size[0], codes_.size[1]}};
-    cpu::read(codes_, 0, codes_.count(), weight_.data.data());
+    quantized_ = **read;
+    weight_ = {std::vector<float>(static_cast<std::size_t>(quantized_.count())),
+               {quantized_.size[0], quantized_.size[1]}};
+    cpu::read(quantized_, 0, quantized_.count(), weight_.data.data());
     // Blocks that cross rows have two layouts, depending on the CPU or GPU of bitsandbytes, and the files do not say
     // which.
-    if (same_numbers("W_dequantized", weight_.data) || codes_.quant->format.scaled != scale_granularity::flat_block)
+    if (same_numbers("W_dequantized", weight_.data) || quantized_.quant->format.scaled != scale_granularity::flat_block)
       return ok;
     planes_.back().format.scaled = scale_granularity::row_flat_block;
-    cpu::read(codes_, 0, codes_.count(), weight_.data.data());
+    cpu::read(quantized_, 0, quantized_.count(), weight_.data.data());
     return ok;
   }
   status read_input() {
@@ -242,10 +243,11 @@ class golden_case {
     const layer_graphs& graphs = *found;
     const auto made = how_.make(graphs);
     engine& e = *made;
-    if (status s = bind(e, *g, codes_.data != nullptr ? codes_ : flattened(weight_, axes()), bias_); !s) return s;
+    if (status s = bind(e, *g, quantized_.data != nullptr ? quantized_ : flattened(weight_, axes()), bias_); !s)
+      return s;
     if (status s = io::attach(e, adapter_); !s) return s;
 
-    if (codes_.data != nullptr) return compute_quantized(e, *g);
+    if (quantized_.data != nullptr) return compute_quantized(e, *g);
     auto y = load(expected_, "y");
     if (!y) return y.failure();
     std::fill(y->data.begin(), y->data.end(), NAN);
@@ -284,26 +286,27 @@ class golden_case {
     if (status s = gradients(e, "_exact"); !s) return s;
     if (expected_.get("W_merged_exact") != nullptr)
       if (status s = merges(e, g); !s) return s;
-    auto base = base_forward(g, codes_, bias_), exact = base_forward(g, flattened(weight_, axes()), bias_);
+    auto base = base_forward(g, quantized_, bias_), exact = base_forward(g, flattened(weight_, axes()), bias_);
     if (!base) return base.failure();
     if (!exact) return exact.failure();
     const double off = relative_error(base->data, exact->data);
     found_.push_back({"base", off, off <= tolerance});
     if (status s = e.enable(false); !s) return s;
     if (status s = e.forward(x(), y->into()); !s) return s;
-    return compare("y_disabled", y->data, codes_.type == dtype::int8 ? 3e-2 : tolerance);
+    return compare("y_disabled", y->data, quantized_.type == dtype::int8 ? 3e-2 : tolerance);
   }
   // Quantizes the original numbers and compares stored values and scales with those of the file.
   status quantizes() {
     const auto original = load(expected_, "W_original");
     if (!original) return original.failure();
-    const auto made = cpu::quantize(original->data.data(), codes_.size[0], codes_.size[1], codes_.quant->format);
+    const auto made =
+        cpu::quantize(original->data.data(), quantized_.size[0], quantized_.size[1], quantized_.quant->format);
     if (!made) return made.failure();
     std::vector<float> back(weight_.data.size());
-    cpu::read(made->as_view(), 0, codes_.count(), back.data());
+    cpu::read(made->as_view(), 0, quantized_.count(), back.data());
     exactly("W_dequantized", back);
-    const bool same = std::memcmp(made->data.data(), codes_.data, made->data.size()) == 0;
-    found_.push_back({"codes", same ? 0.0 : 1.0, same});
+    const bool same = std::memcmp(made->data.data(), quantized_.data, made->data.size()) == 0;
+    found_.push_back({"quantized", same ? 0.0 : 1.0, same});
     return ok;
   }
   status merges(engine& e, const geometry& g) {
@@ -317,13 +320,14 @@ class golden_case {
     if (expected_.get("W_merged_requantized") == nullptr) return ok;
     const auto exact = load(expected_, "W_merged_exact");
     if (!exact) return exact.failure();
-    const auto again = cpu::quantize(exact->data.data(), codes_.size[0], codes_.size[1], codes_.quant->format);
+    const auto again =
+        cpu::quantize(exact->data.data(), quantized_.size[0], quantized_.size[1], quantized_.quant->format);
     if (!again) return again.failure();
-    cpu::read(again->as_view(), 0, codes_.count(), merged.data.data());
+    cpu::read(again->as_view(), 0, quantized_.count(), merged.data.data());
     exactly("W_merged_requantized", merged.data);
     return ok;
   }
-  // True if equal except for the sign of a zero: bitsandbytes decodes FP4's 8 to either zero, depending on the shape.
+  // True if equal except for the sign of a zero: bitsandbytes dequantizes FP4's 8 to either zero, depending on the shape.
   bool same_numbers(const std::string& name, const std::vector<float>& ours) const {
     const auto theirs = load(expected_, name);
     return theirs && theirs->data == ours;
@@ -381,7 +385,7 @@ class golden_case {
   io::base_layer layer_;
   io::safetensors base_, expected_;
   io::quant_state_pool planes_;
-  view codes_{};  // the base weight, if it is quantized
+  view quantized_{};  // the base weight, if it is quantized
   io::peft_layer adapter_;
   array weight_, bias_, x_;
   std::vector<std::int64_t> ids_;

@@ -5,7 +5,7 @@
 #pragma once
 #include <graft/core/bf16.h>
 #include <graft/io/hf/load_adapters.h>
-#include <graft/model/adalora_layers.h>
+#include <graft/model/adalora.h>
 #include <graft/model/generate.h>
 #include <graft/model/training_run.h>
 
@@ -330,7 +330,7 @@ template <class engine, class Reference = engine> class model_case {
     result<causal_lm<engine>> merged = causal_lm<engine>::make(model_.config(), std::move(*weights));
     if (!merged) return merged.failure();
     if (*differing == 0) return logits(*merged, "logits_merged_unloaded", "merged");
-    out_.push_back({"merged_codes", *differing, 1e-4});
+    out_.push_back({"merged_quantized", *differing, 1e-4});
     return ok;
   }
   // Requantizing a merged weight turns the last digit of a training run into a whole step, so the comparison merges the

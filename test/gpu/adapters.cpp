@@ -52,7 +52,7 @@ TEST_CASE("gpu: an adapter is switched, disabled and replaced, also below a capt
     const random_layer<float> third = representable(lora_graphs, pair_of_adapters::shape(tokens, 12), dtype::bf16, 3);
     random_layer<float> with_third = third;
     for (const char* name : {"weight", "bias", "x"}) with_third.data.at(name) = p.first.data.at(name);
-    const adapter_values other{
+    const named_values other{
         {{"lora_A.weight", third.views.at("lora_A.weight")}, {"lora_B.weight", third.views.at("lora_B.weight")}},
         {{"scaling", 0.7}}};
     struct change {

@@ -49,7 +49,7 @@ struct sizes {
 void check(const sizes& s, const gpu::matmul_mode& how, long long left_count, dtype left, long long right_count,
            dtype right, dtype result = dtype::f32) {
   std::string which = how.sum ? ", summed" : "";
-  which += std::string(how.ta ? ", left across" : "") + (how.tb ? ", right across" : "");
+  which += std::string(how.ta ? ", left transposed" : "") + (how.tb ? ", right transposed" : "");
   which += std::string(left == dtype::f32 ? ", floats left" : "") + (right == dtype::f32 ? ", floats right" : "");
   INFO(s.count, " of ", s.rows, " x ", s.cols, " x ", s.depth, which);
   const stack a(left_count, how.ta ? s.depth : s.rows, how.ta ? s.rows : s.depth, left, 1),

@@ -44,7 +44,7 @@ struct tensors {
   leaf_views leaves;
   std::deque<gpu::buffer> memory;
   std::deque<double> scalars;
-  std::deque<quant_state> beside;
+  std::deque<quant_state> states;
   std::vector<bf> cache;  // the contents before a call
   id state = none_id;
 
@@ -87,9 +87,9 @@ struct tensors {
                    : any(engine) * (matrix ? 1.7F / std::sqrt(static_cast<float>(columns)) : 1);
         }
         if (v.what == op::base && to.rank == 2 && to.size[0] > 1 && to.size[1] > 1 && !how.plain()) {
-          const test::quantized_and_plain codes(host, to.size[0], to.size[1], how);
+          const test::quantized_and_plain both(host, to.size[0], to.size[1], how);
           const auto placed =
-              gpu::upload_quantized(nullptr, codes.codes.as_view(), memory.emplace_back(), beside.emplace_back());
+              gpu::upload_quantized(nullptr, both.quantized.as_view(), memory.emplace_back(), states.emplace_back());
           REQUIRE(bool(placed));
           to = *placed;
           continue;
@@ -195,21 +195,21 @@ void check(const graph& g, int head, row_batch rows, double tolerance, const qua
   CHECK(fused.kernels <= kernel_count(g, p, t.sizes, dtype::bf16, how) + copies);
   CHECK(fused.kernels >= kernel_count(g, p, t.sizes, dtype::bf16, how));
 }
-builder forward_of(bool cached, const adapter_rules& with = value_of<tuned>().how.adapters) {
+builder forward_of(bool cached, const adapter_rules& with = value_of<tuned>().options.adapters) {
   block_value v = value_of<tuned>();
-  v.how.cached = cached, v.how.adapters = with;
-  return capture_forward(v.formula, v.how);
+  v.options.cached = cached, v.options.adapters = with;
+  return capture_forward(v.formula, v.options);
 }
 
 // With dropout, the layer's GEMM reads the shrink result of another launch, and its dgrad makes T = dy B; the second
 // size has fused wgrads as well.
 struct llama_with_dropout {
   adapter_rule rules[1] = {{"*_proj", formula_of<lora<dyn>>(), "", false, {.elements = true}}};
-  block_options how;
+  block_options options;
   builder forward, backward;
   llama_with_dropout() {
-    how.adapters = {rules, 1}, how.dropped = true;
-    forward = capture_forward(block_of<llama>(), how), backward = capture_backward(block_of<llama>(), how);
+    options.adapters = {rules, 1}, options.dropped = true;
+    forward = capture_forward(block_of<llama>(), options), backward = capture_backward(block_of<llama>(), options);
   }
 };
 
@@ -274,7 +274,7 @@ TEST_CASE("gpu block: quantized weights, grouped GEMMs with the norms fused") {
 TEST_CASE("gpu block: gradients") {
   if (no_gpu()) return;
   const block_value v = value_of<tuned>();
-  const builder backward = capture_backward(v.formula, v.how);
+  const builder backward = capture_backward(v.formula, v.options);
   for (const int head : {64, 72}) check(backward, head, batch({{70}, {1}, {33}}, 0, false), 4e-2);
 }
 TEST_CASE("gpu block: dropout in the branches of all projections, forward and backward") {

@@ -327,7 +327,7 @@ void sweep(const model_shape& s, bool bf16_too) {
   std::iota(open.begin(), open.end(), 0);
   for (std::uint64_t seed = 1; seed <= seeds && !open.empty(); ++seed) {
     const moved_weights weights(c, seed);
-    // From the end of the list, where OSF is, whose factors of every weight take longest.
+    // OSF, at the end of the list, is computed first, because its factors of every weight take longest.
     ::test::each_in_parallel(static_cast<int>(open.size()), [&](int i) {
       const auto m = static_cast<std::size_t>(open[open.size() - 1 - static_cast<std::size_t>(i)]);
       oracles[m] = oracle_of(c, weights, seed, configs[m], batch);

@@ -30,8 +30,8 @@ struct quantized_case {
   gpu_layer bound(dtype type) const {
     gpu_layer g(layer.graphs, type, mode::fused);
     REQUIRE(bool(layer.bind(g)));
-    const view codes = weight.codes.as_view();
-    const status set = g.set("weight", codes);
+    const view stored = weight.quantized.as_view();
+    const status set = g.set("weight", stored);
     INFO(std::string(set ? "" : set.message()));
     REQUIRE(bool(set));
     return g;
@@ -123,7 +123,7 @@ TEST_CASE("gpu: formats that only the CPU reads are refused by name") {
       const quantized_case c(g, with(usual_sizes(), {{"in", 256}}), e.format);
       gpu_layer on_gpu(c.layer.graphs, dtype::bf16, mode::fused);
       REQUIRE(bool(c.layer.bind(on_gpu)));
-      const status set = on_gpu.set("weight", c.weight.codes.as_view());
+      const status set = on_gpu.set("weight", c.weight.quantized.as_view());
       std::vector<float> y = c.layer.buffer_for("y", g.forward);
       const status ran = set ? on_gpu.forward(c.layer.x(), into(y)) : set;
       CHECK(std::string(ran.message()).find("is stored as " + e.name + ", which runs on the CPU") != std::string::npos);

@@ -62,10 +62,10 @@ void check(const view& weight, std::initializer_list<long long> counts, Value va
     REQUIRE(bool(q.set("lora_B.weight", view_of(b.on_device.template as<float>(), out, rank))));
     REQUIRE(bool(q.set("scaling", 2.0)));
     REQUIRE(bool(q.bind({.tokens = tokens})));
-    const bool reads_codes = tokens <= 32, shrink_is_ready = tokens > 8;
+    const bool reads_quantized = tokens <= 32, shrink_is_ready = tokens > 8;
     const std::string said(q.describe(tokens).c_str());
-    CHECK((said == "quantized skinny GEMM, 1 launch") == (reads_codes && !shrink_is_ready));
-    CHECK((said == "quantized skinny GEMM, 2 launches") == (reads_codes && shrink_is_ready));
+    CHECK((said == "quantized skinny GEMM, 1 launch") == (reads_quantized && !shrink_is_ready));
+    CHECK((said == "quantized skinny GEMM, 2 launches") == (reads_quantized && shrink_is_ready));
     for (int time = 0; time < 3; ++time) {  // a launch may begin while the previous one ends
       const status ran = q.forward({x.on_device.data(), dtype::bf16, {tokens, in, 1, 1}, 2},
                                    {y.data(), dtype::bf16, {tokens, out, 1, 1}, 2});
@@ -98,15 +98,15 @@ void check(const view& weight, std::initializer_list<long long> counts, Value va
 }
 // Runs check() for NF4 weights with blocks of 64 columns.
 template <class Layer> void check_nf4(long long out, long long in, std::initializer_list<long long> counts) {
-  const numbers<unsigned char> codes(random_bytes(out * in / 2));
+  const numbers<unsigned char> stored(random_bytes(out * in / 2));
   const numbers<float> scales(out * in / 64, 0.1F, 5);
-  quant_state beside;
-  beside.format = quant_format_of<nf4<64>>(), beside.scales = scales.on_device.data();
-  view weight{codes.on_device.data(), dtype::nf4, {out, in, 1, 1}, 2};
-  weight.quant = &beside;
+  quant_state state;
+  state.format = quant_format_of<nf4<64>>(), state.scales = scales.on_device.data();
+  view weight{stored.on_device.data(), dtype::nf4, {out, in, 1, 1}, 2};
+  weight.quant = &state;
   check<Layer>(weight, counts, [&](long long row, long long column) {
     const long long i = row * in + column;
-    return static_cast<double>(quant_formats::nf4_format::table[quant_formats::nibble_at(codes.host.data(), i)]) *
+    return static_cast<double>(quant_formats::nf4_format::table[quant_formats::nibble_at(stored.host.data(), i)]) *
            static_cast<double>(scales.host[static_cast<std::size_t>(i / 64)]);
   });
 }
@@ -124,14 +124,14 @@ TEST_CASE("gpu: a layer type of NF4 with two units of rows on some multiprocesso
 TEST_CASE("gpu: a layer type of int8") {
   if (!test::why_no_gpu().empty()) return;
   constexpr long long out = 200, in = 256;
-  const numbers<unsigned char> codes(random_bytes(out * in));
+  const numbers<unsigned char> stored(random_bytes(out * in));
   const numbers<float> scales(out, 8, 6);
-  quant_state beside;
-  beside.format = quant_format_of<int8>(), beside.scales = scales.on_device.data();
-  view weight{codes.on_device.data(), dtype::int8, {out, in, 1, 1}, 2};
-  weight.quant = &beside;
+  quant_state state;
+  state.format = quant_format_of<int8>(), state.scales = scales.on_device.data();
+  view weight{stored.on_device.data(), dtype::int8, {out, in, 1, 1}, 2};
+  weight.quant = &state;
   check<of_int8>(weight, {1, 11, 90}, [&](long long row, long long column) {
-    const auto code = static_cast<signed char>(codes.host[static_cast<std::size_t>(row * in + column)]);
+    const auto code = static_cast<signed char>(stored.host[static_cast<std::size_t>(row * in + column)]);
     return static_cast<double>(
         quant_formats::int8_format::dequantize(code, scales.host[static_cast<std::size_t>(row)]));
   });

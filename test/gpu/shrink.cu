@@ -67,23 +67,23 @@ std::vector<float> in_tiles(const std::vector<float>& a, int rank, int k) {
 struct quantized_lora_layer {
   int n, k, rank;
   std::vector<float> a;
-  tensor_there codes, scales, tiles, b;
-  quant_state beside{};
+  tensor_there stored, scales, tiles, b;
+  quant_state state{};
   quantized_lora_layer(random_numbers& next, int rows, int columns, int ranks)
       : n(rows),
         k(columns),
         rank(ranks),
         a(drawn(next, static_cast<long long>(ranks) * columns, 0.1F)),
-        codes(std::vector<unsigned char>(static_cast<std::size_t>(rows) * columns / 2, 0x5A)),
+        stored(std::vector<unsigned char>(static_cast<std::size_t>(rows) * columns / 2, 0x5A)),
         scales(drawn(next, static_cast<long long>(rows) * columns / 64, 0.1F)),
         tiles(ranks > 0 ? tensor_there(in_bf16(in_tiles(a, ranks, columns))) : tensor_there(16)),
         b(ranks > 0 ? tensor_there(in_bf16(drawn(next, static_cast<long long>(rows) * ranks, 0.5F)))
                     : tensor_there(16)) {
-    beside.format = nf4_64, beside.scales = scales.memory.data();
+    state.format = nf4_64, state.scales = scales.memory.data();
   }
   quantized_operands operands() const {
     quantized_operands o;
-    o.weight = {codes.memory.data(), dtype::nf4, {n, k, 1, 1}, 2}, o.weight.quant = &beside, o.n = n, o.k = k;
+    o.weight = {stored.memory.data(), dtype::nf4, {n, k, 1, 1}, 2}, o.weight.quant = &state, o.n = n, o.k = k;
     if (rank > 0) o.adapter.a_tiles = tiles.memory.data(), o.adapter.b = b.memory.data(), o.adapter.rank = rank;
     return o;
   }
@@ -94,7 +94,7 @@ void check(int m, int n, int k, const std::vector<int>& ranks, bool gated) {
   const target device = device_target("", 90, 132, 66);
   static const quantized_kernels kernels = [] {
     quantized_kernels all;
-    gpu::detail::add_quantized_kernels<bf, quant_layout::block_scales, 2>(all);
+    gpu::detail::add_quantized_kernels<bf, every_quantized_kernel(quant_layout::block_scales), 2>(all);
     return all;
   }();
   random_numbers next;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // GEMM dispatch, which depends on sizes and device only, so it is tested without a GPU.
 #include <doctest/doctest.h>
-#include <graft/backend/gpu/dispatch/gemms_of_layer.h>
 #include <graft/backend/gpu/dispatch/targets.h>
 #include <graft/backend/gpu/kernels/gemm/sm90_layout.h>
 
@@ -184,7 +183,7 @@ TEST_CASE("choose: a weight in NN layout, and a stored shrink result") {
   CHECK(choose(p, h200).path == gemm_path::simt);
   p.nn = false, p.stores_extra = true, p.n = 4096;
   CHECK(choose(p, h200).path == gemm_path::gemm);
-  const gemm_kernel_mask own = gemm_kernels_for_layer(4096, 4096, 16, false, true);
+  const gemm_kernel_mask own = gemm_kernels_for({.n = 4096, .k = 4096, .rank = 16, .nn = true});
   p.nn = true, p.m = 4096;
   CHECK(choose(p, h200, own).path == gemm_path::gemm);
   CHECK(choose(p, sliver, own).path == gemm_path::gemm_after_shrink);
@@ -224,7 +223,7 @@ TEST_CASE("choose: a layer type compiles the kernels that its sizes need, and th
         for (const long long m : {1, 16, 64, 65, 512, 4096}) {
           gemm_problem p{dtype::bf16, m, n, 4096, rank};
           p.prologue = prologue;
-          const gemm_kernel_mask own = gemm_kernels_for_layer(n, 4096, rank, prologue);
+          const gemm_kernel_mask own = gemm_kernels_for({.n = n, .k = 4096, .rank = rank, .prologue = prologue});
           CHECK(std::popcount(own.skinny) + std::popcount(own.gemms) <= 11);
           for (const target& on : {h200, device_target("", 90, 114, 57)}) {
             const gemm_choice c = choose(p, on, own), best = choose(p, on);
@@ -236,7 +235,7 @@ TEST_CASE("choose: a layer type compiles the kernels that its sizes need, and th
     }
 }
 TEST_CASE("choose: kernels that are not compiled are not chosen") {
-  const gemm_kernel_mask own = gemm_kernels_for_layer(4096, 4096, 16, false), none;
+  const gemm_kernel_mask own = gemm_kernels_for({.n = 4096, .k = 4096, .rank = 16}), none;
   gemm_problem p{dtype::bf16, 16, 4096, 4096, 16};
   CHECK(choose(p, h200, none).path == gemm_path::simt);
   CHECK(choose(p, h200, own).path == gemm_path::skinny);

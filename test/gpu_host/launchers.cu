@@ -8,25 +8,25 @@ using namespace graft;
 namespace {
 
 namespace set = gpu::launches;
-template <class Adapter> using own = gpu::kernels_of_type<linear<1024, 1024, bf16, Adapter>>;
+template <class Adapter> using own = gpu::type_kernels<linear<1024, 1024, bf16, Adapter>>;
 
 struct wide_lora : linear<dyn, dyn, bf16, dora<dyn>> {};
 
 }  // namespace
 
 TEST_CASE("launchers: a layer type compiles the launches of its plans") {
-  CHECK(own<lora<16>>::launches == 0);
-  CHECK(own<lora<16>>::base_launches == 0);
-  CHECK(own<lora<16>>::backward_launches == 0);
-  CHECK(own<dora<16>>::launches == (set::precomputed_expression | set::shrink_bit(16)));
-  CHECK(own<dora<32>>::launches == (set::precomputed_expression | set::shrink_bit(32)));
-  CHECK((own<dora<16>>::backward_launches & set::columns) != 0);
-  CHECK((own<lokr<8>>::backward_launches & set::chain) != 0);
-  CHECK((own<ia3>::backward_launches & set::columns) != 0);
+  CHECK(own<lora<16>>::forward.launches == 0);
+  CHECK(own<lora<16>>::base.launches == 0);
+  CHECK(own<lora<16>>::backward.launches == 0);
+  CHECK(own<dora<16>>::forward.launches == (set::precomputed_expression | set::shrink_bit(16)));
+  CHECK(own<dora<32>>::forward.launches == (set::precomputed_expression | set::shrink_bit(32)));
+  CHECK((own<dora<16>>::backward.launches & set::columns) != 0);
+  CHECK((own<lokr<8>>::backward.launches & set::chain) != 0);
+  CHECK((own<ia3>::backward.launches & set::columns) != 0);
 }
 TEST_CASE("launchers: an unknown rank needs all launches") {
   const gpu::launch_mask all = set::shrink_bit(16) | set::shrink_bit(32) | set::shrink_bit(64);
-  CHECK((gpu::kernels_of_type<wide_lora>::launches & all) == all);
+  CHECK((gpu::type_kernels<wide_lora>::forward.launches & all) == all);
 }
 TEST_CASE("launchers: only the launches of a set are included") {
   gpu::launchers all, some;

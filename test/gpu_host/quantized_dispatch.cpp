@@ -162,7 +162,7 @@ TEST_CASE("quantized dispatch: a layer type states its kernels: one, two with a 
 
 TEST_CASE("quantized dispatch: every layout says what it stores and where its scales are") {
   CHECK(facts_of(quant_layout::none).chunk_bytes == 0);
-  CHECK(facts_of(quant_layout::none).scales == scale_place::nowhere);
+  CHECK(facts_of(quant_layout::none).scales == scale_layout::nowhere);
   for (int i = 1; i < quant_layout_count; ++i) {
     const auto f = static_cast<quant_layout>(i);
     INFO("layout ", i);

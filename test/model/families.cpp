@@ -22,7 +22,7 @@ bool has_fact(const model_config& c, int layer, const char* name) {
   const std::vector<const char*> facts = facts_of(c, layer);
   return std::any_of(facts.begin(), facts.end(), [&](const char* fact) { return same_text(fact, name); });
 }
-// One of several ranks that never exchange anything.
+// A communicator of one of two ranks that exchange nothing.
 struct silent_ranks : communicator {
   int rank() const override { return 0; }
   int size() const override { return 2; }

@@ -23,7 +23,7 @@ namespace {
 result<model_weights> quantize_weights(model_weights plain, const quant_format& format) {
   struct owners {
     std::shared_ptr<const void> plain;
-    std::deque<cpu::quantized_weight> codes;
+    std::deque<cpu::quantized_weight> quantized;
   };
   auto kept = std::make_shared<owners>();
   kept->plain = plain.owner;
@@ -33,8 +33,8 @@ result<model_weights> quantize_weights(model_weights plain, const quant_format& 
     for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = widen(static_cast<const bf16*>(v.data)[i]);
     auto made = cpu::quantize(numbers.data(), v.size[0], v.size[1], format);
     if (!made) return made.failure();
-    kept->codes.push_back(std::move(*made));
-    v = kept->codes.back().as_view();
+    kept->quantized.push_back(std::move(*made));
+    v = kept->quantized.back().as_view();
   }
   plain.owner = kept;
   return plain;

@@ -82,11 +82,11 @@ TEST_CASE("compile: a quantized weight stays quantized, and an adapter is never 
   BOTH((compile<four, fullgraph>::is_quantized));
   BOTH((!compile<linear<4096, 4096, bf16, lora<16>>>::is_quantized));
   using wide = linear<1024, 1024, bf16, lora<1024>>;
-  using wide_codes = linear<1024, 1024, nf4<64>, lora<1024>>;
+  using wide_quantized = linear<1024, 1024, nf4<64>, lora<1024>>;
   BOTH((compile<wide>::folded));
-  BOTH((compile<wide_codes>::prefers_folding));
-  BOTH((!compile<wide_codes>::folded));
-  BOTH((forward_cost<wide_codes>(1).flops > forward_cost<wide>(1).flops));
+  BOTH((compile<wide_quantized>::prefers_folding));
+  BOTH((!compile<wide_quantized>::folded));
+  BOTH((forward_cost<wide_quantized>(1).flops > forward_cost<wide>(1).flops));
   BOTH((forward_cost<linear<1024, 1024, int8, none>>(1).bytes == 1024 * 1024 + 4 * 1024 + 2 * 2 * 1024));
 }
 

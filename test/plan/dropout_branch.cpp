@@ -23,10 +23,10 @@ constexpr ex two_layers(block_scope m, ex x) {
 
 saved_pair trained(const formula& of, dropout_kinds drops, ex (*run)(block_scope, ex) = &one_layer) {
   const adapter_rule rules[] = {{"*", of, "", false, drops}};
-  block_options how;
-  how.adapters = {rules, 1}, how.dropped = true;
+  block_options options;
+  options.adapters = {rules, 1}, options.dropped = true;
   const block_formula f{"one", run};
-  return select_saved_tensors(capture_forward(f, how), capture_backward(f, how));
+  return select_saved_tensors(capture_forward(f, options), capture_backward(f, options));
 }
 
 }  // namespace

@@ -56,8 +56,8 @@ TEST_CASE("expression: transposes and broadcasts are computed inside their reade
 TEST_CASE("expression: a gate is one launch, and both of its gradients are one launch") {
   const block_formula block = block_of<llama>();
   using model = adapted<llama, on<"*_proj", lora<16>>>;
-  const block_options how{model::adapters};
-  const saved_pair pair = select_saved_tensors(capture_forward(block, how), capture_backward(block, how));
+  const block_options options{model::adapters};
+  const saved_pair pair = select_saved_tensors(capture_forward(block, options), capture_backward(block, options));
   for (const builder* made : {&pair.forward, &pair.backward}) {
     const graph g = *made;
     const plan p = fuse(g, gpu_target);

@@ -20,8 +20,8 @@ struct rotated : adapted<llama, on<"gate_proj", oft<32>>> {
 
 template <class Block> builder step_of() {
   block_value v = value_of<Block>();
-  v.how.cached = true;
-  return capture_forward(v.formula, v.how);
+  v.options.cached = true;
+  return capture_forward(v.formula, v.options);
 }
 int norms_inside(const plan& p) {
   int n = 0;
@@ -115,7 +115,8 @@ TEST_CASE("fused norm: a rotation in a GEMM's prologue does not prevent the fusi
 }
 TEST_CASE("fused norm: a norm that something else reads stays a launch") {
   const block_value v = value_of<tuned>();  // the backward pass reads the norm
-  const saved_pair kept = select_saved_tensors(capture_forward(v.formula, v.how), capture_backward(v.formula, v.how));
-  CHECK(norms_inside(fuse(kept.forward, sm_90)) == 0);
-  CHECK(fuse(kept.forward, sm_90).input_norm == -1);
+  const saved_pair saved =
+      select_saved_tensors(capture_forward(v.formula, v.options), capture_backward(v.formula, v.options));
+  CHECK(norms_inside(fuse(saved.forward, sm_90)) == 0);
+  CHECK(fuse(saved.forward, sm_90).input_norm == -1);
 }

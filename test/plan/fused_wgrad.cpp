@@ -53,7 +53,8 @@ TEST_CASE("fused wgrad: without saved tensors U = x Aᵀ is computed by a launch
 struct tuned : adapted<llama, on<"*_proj", lora<16>>> {};
 TEST_CASE("fused wgrad: in a block every dgrad includes the wgrads of its own factors") {
   const block_value v = value_of<tuned>();
-  const saved_pair pair = select_saved_tensors(capture_forward(v.formula, v.how), capture_backward(v.formula, v.how));
+  const saved_pair pair =
+      select_saved_tensors(capture_forward(v.formula, v.options), capture_backward(v.formula, v.options));
   const graph g = pair.backward;
   const plan p = fuse(g, gpu_with(true));
   REQUIRE(p.all<wgrad_sum>().size() == 14);

@@ -18,7 +18,7 @@ struct planned {
 };
 template <class Block> planned backward_of() {
   const block_value v = value_of<Block>();
-  planned made{select_saved_tensors(capture_forward(v.formula, v.how), capture_backward(v.formula, v.how)), {}};
+  planned made{select_saved_tensors(capture_forward(v.formula, v.options), capture_backward(v.formula, v.options)), {}};
   made.p = fuse(made.pair.backward, sm_90);
   return made;
 }

@@ -3,7 +3,7 @@
 // many.
 #include <doctest/doctest.h>
 #include <graft/blocks.h>
-#include <graft/plan/launch/grouped.h>
+#include <graft/plan/launch/gemm.h>
 #include <graft/targets.h>
 
 using namespace graft;
@@ -26,8 +26,8 @@ struct gate_rotated : adapted<llama, on<"gate_proj", oft<32>>, on<"down_proj", b
 
 template <class Block> int kernels_with(long long tokens) {
   block_value v = value_of<Block>();
-  v.how.cached = true;
-  const builder b = capture_forward(v.formula, v.how);
+  v.options.cached = true;
+  const builder b = capture_forward(v.formula, v.options);
   const graph g = b;
   size_values s = with_nominals(g, size_values{});
   g.sizes.set_tokens(s, tokens);
@@ -38,7 +38,7 @@ template <class Block> int kernels_with(long long tokens) {
 
 TEST_CASE("grouped: Q, K and V, and gate and up, each with its adapter and its activation") {
   const block_value v = value_of<tuned>();
-  const plan p = fuse(capture_forward(v.formula, v.how), sm_90);
+  const plan p = fuse(capture_forward(v.formula, v.options), sm_90);
   int of_three = 0, of_two = 0, alone = 0;
   for (const gemm_launch& l : p.all<gemm_launch>()) {
     of_three += l.grouped == 2 ? 1 : 0, of_two += l.grouped == 1 ? 1 : 0, alone += l.grouped == 0 ? 1 : 0;
@@ -56,7 +56,7 @@ TEST_CASE("grouped: few tokens need one kernel per group, many tokens one per GE
 }
 TEST_CASE("grouped: silu(gate) ⊙ up is part of their launch if nothing else reads gate and up") {
   const block_value v = value_of<tuned>();
-  const builder b = capture_forward(v.formula, v.how);
+  const builder b = capture_forward(v.formula, v.options);
   const graph g = b;
   const plan p = fuse(g, sm_90);
   int gates = 0;
@@ -76,7 +76,7 @@ TEST_CASE("grouped: silu(gate) ⊙ up is part of their launch if nothing else re
 }
 TEST_CASE("grouped: GEMMs with different rotations of one input are one launch with the rotations in its prologue") {
   const block_value v = value_of<all_rotated>();
-  const builder b = capture_forward(v.formula, v.how);
+  const builder b = capture_forward(v.formula, v.options);
   const graph g = b;
   const plan p = fuse(g, sm_90);
   int turns = 0, launches = 0;
@@ -101,7 +101,7 @@ TEST_CASE("grouped: GEMMs with different rotations of one input are one launch w
 }
 TEST_CASE("grouped: gate rotates its input, up does not; the rotation after them computes gate ⊙ up") {
   const block_value v = value_of<gate_rotated>();
-  const builder b = capture_forward(v.formula, v.how);
+  const builder b = capture_forward(v.formula, v.options);
   const graph g = b;
   const plan p = fuse(g, sm_90);
   int gates = 0;
@@ -162,9 +162,9 @@ TEST_CASE("grouped: the rotation of a dgrad is part of its launch, and of its ke
 }
 TEST_CASE("grouped: a GEMM that saves its shrink result is not grouped") {
   const block_value v = value_of<tuned>();
-  const builder forward = capture_forward(v.formula, v.how), backward = capture_backward(v.formula, v.how);
-  const saved_pair kept = select_saved_tensors(forward, backward);
-  const plan p = fuse(kept.forward, sm_90);
+  const builder forward = capture_forward(v.formula, v.options), backward = capture_backward(v.formula, v.options);
+  const saved_pair saved = select_saved_tensors(forward, backward);
+  const plan p = fuse(saved.forward, sm_90);
   for (const gemm_launch& l : p.all<gemm_launch>())
     for (int k = 0; l.grouped > 0 && k <= l.grouped; ++k) FAIL("a product that keeps S runs with others");
 }
@@ -172,6 +172,6 @@ TEST_CASE("grouped: a target without grouping gets a launch per GEMM") {
   const block_value v = value_of<tuned>();
   target single = sm_90;
   single.can<gemm_launch>().max_grouped_gemms = 1;
-  const plan p = fuse(capture_forward(v.formula, v.how), single);
+  const plan p = fuse(capture_forward(v.formula, v.options), single);
   for (const gemm_launch& l : p.all<gemm_launch>()) CHECK(l.grouped == 0);
 }

@@ -26,8 +26,8 @@ TEST_CASE("launch cost: every value that a launch reads or writes moves once") {
 }
 TEST_CASE("launch cost: attention reads the slots of the KV cache in the ranges of its rows, a gather its rows") {
   block_value v = value_of<llama>();
-  v.how.cached = true;
-  const builder b = capture_forward(v.formula, v.how);
+  v.options.cached = true;
+  const builder b = capture_forward(v.formula, v.options);
   const graph g = b;
   const plan p = fuse(g, sm_90);
   size_values s = with_nominals(g, size_values{});

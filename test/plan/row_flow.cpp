@@ -98,7 +98,7 @@ TEST_CASE("row flow: computed queries, keys and values need two rounds") {
   CHECK_FALSE(crosses_launches(g, p, y.a));
 }
 
-TEST_CASE("row flow: an operation across rows runs on all rows, after the previous round") {
+TEST_CASE("row flow: an operation that combines rows runs on all rows, after the previous round") {
   const builder g = over_x([](scope p, ex x) {
     const ex scores = times(p, x, "q") * t(x);
     return strict_upper(scores) * x;

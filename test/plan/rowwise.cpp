@@ -16,8 +16,8 @@ static_assert(compile<tuned, fullgraph, on<sm_90>>::kernels == 7);
 
 builder forward_of(bool cached) {
   block_value v = value_of<tuned>();
-  v.how.cached = cached;
-  return capture_forward(v.formula, v.how);
+  v.options.cached = cached;
+  return capture_forward(v.formula, v.options);
 }
 int with_rows(const plan& p) {
   int n = 0;
@@ -59,9 +59,9 @@ TEST_CASE("rowwise: concatenating the heads includes both RoPEs and the gather o
 }
 TEST_CASE("rowwise: a value that is saved for backward is never internal to a row-wise launch") {
   const block_value v = value_of<tuned>();
-  const builder forward = capture_forward(v.formula, v.how), backward = capture_backward(v.formula, v.how);
-  const saved_pair kept = select_saved_tensors(forward, backward);
-  const graph g = kept.forward;
+  const builder forward = capture_forward(v.formula, v.options), backward = capture_backward(v.formula, v.options);
+  const saved_pair saved = select_saved_tensors(forward, backward);
+  const graph g = saved.forward;
   const plan p = fuse(g, sm_90);
   CHECK(!p.all<rowwise_launch>().empty());
   for (const rowwise_launch& r : p.all<rowwise_launch>())
@@ -70,8 +70,9 @@ TEST_CASE("rowwise: a value that is saved for backward is never internal to a ro
 }
 TEST_CASE("rowwise: the gradient of a norm includes its weight and the residual; branches join their GEMMs") {
   const block_value v = value_of<tuned>();
-  const saved_pair kept = select_saved_tensors(capture_forward(v.formula, v.how), capture_backward(v.formula, v.how));
-  const graph g = kept.backward;
+  const saved_pair saved =
+      select_saved_tensors(capture_forward(v.formula, v.options), capture_backward(v.formula, v.options));
+  const graph g = saved.backward;
   const plan p = fuse(g, sm_90);
   int gradients = 0;
   for (const rowwise_launch& r : p.all<rowwise_launch>()) {

@@ -6,6 +6,7 @@ import concurrent.futures
 import http.client
 import json
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -33,10 +34,10 @@ def has(words, text, what):
 
 
 class Server:
-    def __init__(self, model, *options):
-        self.log = tempfile.TemporaryFile("w+", dir=work)
+    def __init__(self, model, *options, log=None, before=None):
+        self.log = log or tempfile.TemporaryFile("w+", dir=work)
         self.process = subprocess.Popen([program, model, "--port", "0", *options], stdout=subprocess.PIPE, stderr=self.log,
-                                        text=True)
+                                        text=True, preexec_fn=before)
         self.lines = []
         for line in self.process.stdout:
             self.lines.append(line)
@@ -55,7 +56,7 @@ class Server:
             self.process.kill()
         self.process.wait()
         self.process.stdout.close()
-        if why[0]:
+        if why[0] and self.log.readable():
             self.log.seek(0)
             print(self.log.read()[-3000:])
         self.log.close()
@@ -241,6 +242,56 @@ def adapters(s):
         first += part
     stream.close()
     equal(404, s.call("/v1/unload_lora_adapter", {"lora_name": "mine"})[0], "unloading it again")
+
+
+def disk_full(model):
+    """A full disk leaves files that are cut off, and no room for the log."""
+    folders = work + "/full"
+    os.mkdir(folders)
+    with Server(model, f"sql={llama}/multi/a", "--adapter-folder", folders) as s:
+        prompt = {"prompt": "Hello", "max_tokens": 20}
+        before = s.text(model="sql", **prompt)
+        for k, (name, size) in enumerate((n, s) for n in ("adapter_model.safetensors", "adapter_config.json")
+                                         for s in (0, 7, 100, os.path.getsize(f"{llama}/multi/c/{n}") - 1)):
+            shutil.copytree(f"{llama}/multi/c", f"{folders}/{k}")
+            os.truncate(f"{folders}/{k}/{name}", size)
+            status, answer = s.call("/v1/load_lora_adapter", {"lora_name": "new", "lora_path": str(k)})
+            equal(400, status, f"the status of {name} cut off after {size} bytes")
+            has(name, answer["error"]["message"], "its error")
+            equal(404, s.call("/v1/completions", {"model": "new", "prompt": "x"})[0], "the name of what could not be loaded")
+            equal(400, s.call("/v1/load_lora_adapter", {"lora_name": "sql", "lora_path": str(k), "load_inplace": True})[0],
+                  "the status of a replacement that is cut off")
+            equal(before, s.text(model="sql", **prompt), "the version before it")
+        # A file is written again and again while it is loaded.
+        shutil.copytree(f"{llama}/multi/a", f"{folders}/changes")
+        with open(f"{llama}/multi/a/adapter_model.safetensors", "rb") as file:
+            content = file.read()
+        ended = threading.Event()
+
+        def write():
+            while not ended.wait(0.001):
+                with open(f"{folders}/changes/adapter_model.safetensors", "wb") as file:
+                    file.write(content[:2000])
+                    file.flush()
+                    file.write(content[2000:])
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        statuses = [s.call("/v1/load_lora_adapter", {"lora_name": "sql", "lora_path": "changes", "load_inplace": True})[0]
+                    for _ in range(100)]
+        ended.set()
+        writer.join()
+        equal(set(), set(statuses) - {200, 400}, "the statuses of a file that changes")
+        equal(200, s.call("/v1/load_lora_adapter", {"lora_name": "sql", "lora_path": "changes", "load_inplace": True})[0],
+              "the status when it does not change any more")
+        equal(before, s.text(model="sql", **prompt), "the answer of what was loaded")
+        equal(0, s.end(), "the exit code")
+    limited = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (2048, 2048))
+    for log, before in ((open("/dev/full", "w"), None), (None, limited)):
+        with Server(model, log=log, before=before) as s:
+            for k in range(50):
+                equal(1, len(s.text(prompt="Hello", max_tokens=1, logit_bias={"65": 100})), "an answer without room for the log")
+            equal(0, s.end(), "the exit code")
 
 
 def faults(s):
@@ -447,5 +498,6 @@ with tempfile.TemporaryDirectory(dir=folder) as work:
         has("<title>Graft</title>", server.call("/", raw=True)[1].decode(), "the page")
         equal(0, server.end(), "the exit code after SIGTERM")
     limits(model)
+    disk_full(model)
     the_end(model)
     more_limits(model)

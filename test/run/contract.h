@@ -76,7 +76,7 @@ template <class Executor, class Memory> struct contract {
     factors(long long rank, unsigned seed, double scale)
         : r(rank), A(random_floats(rank * in, seed)), B(random_floats(out * rank, seed + 1)), a(A), b(B), s(scale) {}
     matrix delta() const { return multiply(wide(B), wide(A), out, r, in); }
-    adapter_values values() const {
+    named_values values() const {
       return {{{"lora_A.weight", a.as(r, in)}, {"lora_B.weight", b.as(out, r)}}, {{"scaling", s}}};
     }
   };
@@ -206,12 +206,12 @@ template <class Executor, class Memory> struct contract {
     factors larger{9, 40, 2};
     good(e.replace(0, larger.values()));
     computes(with(larger));
-    adapter_values wrong = one.values();
+    named_values wrong = one.values();
     wrong.tensors["lora_B.weight"] = one.b.as(one.r, out);  // transposed
     const std::string why = message_of(e.replace(0, wrong));
     CHECK(why == "tensor 'lora_B.weight' has shape [4, 24], expected [out, r] = [24, 4]");
     computes(with(larger));
-    adapter_values missing = one.values();
+    named_values missing = one.values();
     missing.tensors.erase("lora_A.weight");
     CHECK(message_of(e.replace(0, missing)).starts_with("tensor 'lora_A.weight' is not set"));
     computes(with(larger));
@@ -226,7 +226,7 @@ template <class Executor, class Memory> struct contract {
     give(*second, two);
     good(e.activate({0, *second}));
     computes(sum(with(one), two.delta(), two.s));
-    adapter_values wrong = other.values();
+    named_values wrong = other.values();
     wrong.tensors["lora_A.weight"] = other.b.as(other.r, out);
     CHECK(message_of(e.replace(*second, wrong)) ==
           "adapter 1: tensor 'lora_A.weight' has shape [3, 24], expected [r, in] = [?, 32]");

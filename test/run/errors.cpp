@@ -2,6 +2,8 @@
 // The messages of the executor about input that does not fit, word for word.
 #include <doctest/doctest.h>
 
+#include <limits>
+
 #include "../support/random_layer.h"
 
 using namespace test;
@@ -68,6 +70,16 @@ TEST_CASE("errors: sizes") {
   INFO(divides);
   CHECK(divides.starts_with("5 does not divide 32 in in / r, line "));
   CHECK(divides.ends_with(" of the formula"));
+}
+
+TEST_CASE("errors: scalars that no float can hold") {
+  lora_layer t;
+  constexpr double infinite = std::numeric_limits<double>::infinity();
+  for (const double bad : {infinite, -infinite, std::numeric_limits<double>::quiet_NaN(), 1e308, -3.5e38}) {
+    INFO(bad);
+    CHECK(message_of(t.e.set("scaling", bad)) == "scalar 'scaling' is not finite as a float; the largest is 3.4e38");
+  }
+  for (const double good : {0.0, -2.0, 1e-320, 3.4e38}) CHECK(message_of(t.e.set("scaling", good)) == "");
 }
 
 TEST_CASE("errors: data and element types") {
@@ -149,6 +161,8 @@ TEST_CASE("errors: ids outside the table, forward and backward, and ids of anoth
     CHECK(message_of(e.forward(view_of(huge, 4), into(y))) ==
           "id 9223372036854775807 at position 3 is outside the table of 13 rows");
     CHECK(message_of(e.forward(view_of(numbers, 4), into(y))) == "tensor 'x' is stored as f32, expected i64");
+    CHECK(message_of(e.forward(view_of(above, 2, 2), into(y))) ==
+          "tensor 'x' has shape [2, 2], expected [tokens] = [?]");
     REQUIRE(bool(e.enable(false)));
     CHECK(message_of(e.forward(view_of(above, 4), into(y))) == "id 13 at position 2 is outside the table of 13 rows");
   }

@@ -84,9 +84,9 @@ TEST_CASE("operations: a layer type of floats copies narrower weights and refuse
   numbers n;
   std::vector<bf16> narrow_W(n.W.size());
   for (std::size_t i = 0; i < n.W.size(); ++i) narrow_W[i] = narrow(n.W[i]);
-  std::vector<float> across(n.W.size());
+  std::vector<float> transposed(n.W.size());
   for (std::size_t o = 0; o < out; ++o)
-    for (std::size_t i = 0; i < in; ++i) across[i * out + o] = n.W[o * in + i];
+    for (std::size_t i = 0; i < in; ++i) transposed[i * out + o] = n.W[o * in + i];
   view strided = view_of(n.W.data(), out / 2, in / 2);  // every second row and column, which no GEMM reads in place
   strided.strides[0] = 2 * in, strided.strides[1] = 2;
 
@@ -96,7 +96,7 @@ TEST_CASE("operations: a layer type of floats copies narrower weights and refuse
   n.give(own, 0), n.give(of_bf16, 0), n.give(every, 0);
   CHECK(!bool(own.queued().has.dequantize));
   CHECK(bool(of_bf16.queued().has.dequantize));
-  for (const view& W : {view_of(narrow_W.data(), out, in), view_of(across.data(), in, out).transposed()}) {
+  for (const view& W : {view_of(narrow_W.data(), out, in), view_of(transposed.data(), in, out).transposed()}) {
     REQUIRE((own.set("weight", W) && of_bf16.set("weight", W) && every.set("weight", W)));
     const std::vector<float> expected = n.forward(every);
     CHECK(n.forward(own) == expected);
@@ -113,12 +113,12 @@ TEST_CASE("operations: a layer type of floats copies narrower weights and refuse
     CHECK(y[o] == doctest::Approx(sum));
   }
 
-  const auto codes = cpu::quantize(n.W.data(), out, in, quant_format_of<int8>());
-  REQUIRE(bool(codes));
+  const auto quantized = cpu::quantize(n.W.data(), out, in, quant_format_of<int8>());
+  REQUIRE(bool(quantized));
   cpu::layer<linear<out, in, int8, lora<rank>>> from_quantized;
   n.give(from_quantized, 0);
-  REQUIRE((own.set("weight", codes->as_view()) && from_quantized.set("weight", codes->as_view()) &&
-           every.set("weight", codes->as_view())));
+  REQUIRE((own.set("weight", quantized->as_view()) && from_quantized.set("weight", quantized->as_view()) &&
+           every.set("weight", quantized->as_view())));
   CHECK(n.forward(from_quantized) == n.forward(every));
   const status s = own.forward(view_of(n.x.data(), tokens, in), view_into(n.y.data(), tokens, out));
   CHECK(std::string(s.message()) ==

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every method on every encoding: an adapter on a weight that is codes computes what it computes on the numbers that they
+// Every method on every quantization format: an adapter on a quantized weight computes what it computes on the numbers that they
 // mean, forward and backward, merged and disabled; and nothing is folded into a copy of the weight.
 #include "../support/quantized.h"
 
@@ -12,7 +12,7 @@ using namespace test;
 
 namespace {
 
-// The same layer twice: with codes, and with numbers.
+// The same layer twice: with a quantized weight, and with its dequantized numbers.
 struct pair_of_layers {
   quantized_and_plain w;
   random_layer<float> quantized, plain;
@@ -21,7 +21,7 @@ struct pair_of_layers {
       : w(random_layer<float>(c.graphs, s).data.at("weight"), s.at("out"), s.at("in"), format),
         quantized(c.graphs, s),
         plain(c.graphs, s) {
-    quantized.views["weight"] = w.codes.as_view();
+    quantized.views["weight"] = w.quantized.as_view();
     plain.views["weight"].data = w.numbers.data();
   }
 };
@@ -31,7 +31,7 @@ sizes wide_sizes() {
   s.at("in") = 256;
   return s;
 }
-// LoRA and DoRA on all of them; the others take turns, so that every method meets some and every encoding most methods.
+// LoRA and DoRA on all of them; the others take turns, so that every method meets some and every format most methods.
 template <class F> void on_every_quant_format(F f) {
   int turn = 0;
   for (const combination& c : every_combination()) {
@@ -63,7 +63,7 @@ std::map<std::string, std::vector<float>> numbers_of(cpu::executor<float>& e, co
 
 }  // namespace
 
-TEST_CASE("an adapter on codes computes what it computes on the numbers that they mean") {
+TEST_CASE("an adapter on a quantized weight computes what it computes on the dequantized one") {
   on_every_quant_format([](const pair_of_layers& p, const combination& c) {
     cpu::executor<float> quantized(c.graphs), plain(c.graphs);
     const status bound = p.quantized.bind(quantized);
@@ -131,7 +131,7 @@ TEST_CASE("an adapter on weights of GPTQ, AWQ, MXFP4 and NVFP4 computes what it 
   }
 }
 
-TEST_CASE("codes: eager computes it too, in training forward keeps what backward reads, disabled is the base") {
+TEST_CASE("quantized: eager computes it too, in training forward saves what backward reads, disabled is the base") {
   const named_quant_format& e = every_quant_format()[1];
   for (const combination& c : every_combination()) {
     if (c.kind != "linear" || c.what == "none") continue;
@@ -148,7 +148,7 @@ TEST_CASE("codes: eager computes it too, in training forward keeps what backward
     fused.train(true);
     for (const auto& [name, v] : numbers_of(fused, p.quantized, c.graphs)) CHECK(difference(v, ours.at(name)) < 2e-5);
     REQUIRE(bool(fused.enable(false)));
-    REQUIRE(bool(base.set("weight", p.w.codes.as_view())));
+    REQUIRE(bool(base.set("weight", p.w.quantized.as_view())));
     if (c.bias) REQUIRE(bool(base.set("bias", p.quantized.views.at("bias"))));
     std::vector<float> y = p.quantized.buffer_for("y", c.graphs.literal), expected = y;
     REQUIRE(bool(fused.forward(p.quantized.x(), into(y))));
@@ -157,41 +157,41 @@ TEST_CASE("codes: eager computes it too, in training forward keeps what backward
   }
 }
 
-TEST_CASE("codes: views that layers cannot read are refused by name") {
+TEST_CASE("quantized: views that layers cannot read are refused by name") {
   const combination* lora = nullptr;
   for (const combination& c : every_combination())
     if (c.kind == "linear" && c.what == "lora" && !c.bias) lora = &c;
   const pair_of_layers p(*lora, usual_sizes(), {dtype::nf4, scale_granularity::flat_block, 64});
   cpu::executor<float> e(lora->graphs);
   auto message_of = [&](const view& v) { return std::string(e.set("weight", v).message()); };
-  view v = p.w.codes.as_view();
+  view v = p.w.quantized.as_view();
   v.quant = nullptr;
   CHECK(message_of(v) ==
         "tensor 'weight' is a quantized weight of type nf4 without its quantization state; set view::quant");
-  quant_state wrong = *p.w.codes.quant;
+  quant_state wrong = *p.w.quantized.quant;
   v.quant = &wrong;
   wrong.scales = nullptr;
   CHECK(message_of(v) == "tensor 'weight' is quantized and has no scales");
-  wrong = *p.w.codes.quant, wrong.format.block = 48;
+  wrong = *p.w.quantized.quant, wrong.format.block = 48;
   CHECK(message_of(v) == "tensor 'weight' is stored as nf4 with scales that this format does not have");
-  wrong = *p.w.codes.quant, wrong.format.scales = dtype::u8, wrong.format.second_block = 256,
+  wrong = *p.w.quantized.quant, wrong.format.scales = dtype::u8, wrong.format.second_block = 256,
   wrong.second_codebook = nullptr;
   CHECK(message_of(v) ==
         "tensor 'weight' has quantized scales (double quantization) without their own scales and table");
-  const quantized_and_plain groups({}, p.w.codes.rows, p.w.codes.cols / 8 * 8,
+  const quantized_and_plain groups({}, p.w.quantized.rows, p.w.quantized.cols / 8 * 8,
                                    {.type = dtype::u4, .scaled = scale_granularity::column_group, .block = 64});
-  view g = groups.codes.as_view();
+  view g = groups.quantized.as_view();
   g.quant = &wrong;
-  wrong = *groups.codes.quant, wrong.zeros = nullptr;
+  wrong = *groups.quantized.quant, wrong.zeros = nullptr;
   CHECK(message_of(g) == "tensor 'weight' is u4 and has no zero points");
-  wrong = *groups.codes.quant, wrong.column_group = nullptr;
+  wrong = *groups.quantized.quant, wrong.column_group = nullptr;
   CHECK(message_of(g) == "tensor 'weight' has scales per group of columns and does not say which group a column is in");
-  wrong = *groups.codes.quant, g.size[1] = 5;
+  wrong = *groups.quantized.quant, g.size[1] = 5;
   CHECK(message_of(g) == "tensor 'weight' has rows of 5 elements of 4 bits, expected rows of whole bytes");
-  wrong = *groups.codes.quant, g.size[1] = 40, g.type = dtype::f4_e2m1;
+  wrong = *groups.quantized.quant, g.size[1] = 40, g.type = dtype::f4_e2m1;
   wrong.format = quant_formats::mxfp4_format::format();
   CHECK(message_of(g) == "tensor 'weight' has rows of 40 elements, expected a multiple of the block size 32");
-  wrong = *p.w.codes.quant;
+  wrong = *p.w.quantized.quant;
   CHECK(message_of(v.transposed()) == "tensor 'weight' is quantized, expected a row-major matrix");
   view a = p.quantized.views.at("lora_A.weight");
   a.type = dtype::nf4, a.quant = &wrong;

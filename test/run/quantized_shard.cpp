@@ -17,7 +17,7 @@ TEST_CASE("quantized shard: a rank's shard dequantizes to its part of the weight
           const quantized_and_plain whole(normal_numbers(rows * cols, 5), rows, cols, e.format);
           for (int rank = 0; rank < ranks; ++rank) {
             quantized_shard shard;
-            const status cut = shard.slice(whole.codes.as_view(), axis, rank, ranks);
+            const status cut = shard.slice(whole.quantized.as_view(), axis, rank, ranks);
             if (!cut) {  // only if the cut is inside a block
               CHECK(std::string(cut.message()).find("is not a whole number of blocks") != std::string::npos);
               const long long n = axis == 0 ? rows / ranks * cols : cols / ranks;
@@ -51,7 +51,7 @@ TEST_CASE("quantized shard: integers with zero points and 4-bit floats, whose co
       const quantized_and_plain whole(normal_numbers(16 * 256, 5), 16, 256, e.format);
       for (int rank = 0; rank < 2; ++rank) {
         quantized_shard shard;
-        const status cut = shard.slice(whole.codes.as_view(), axis, rank, 2);
+        const status cut = shard.slice(whole.quantized.as_view(), axis, rank, 2);
         if (!cut) {
           const std::string why = cut.message();
           const bool any_order = e.format.scaled == scale_granularity::column_group;
@@ -78,7 +78,7 @@ TEST_CASE("quantized shard: integers with zero points and 4-bit floats, whose co
 TEST_CASE("quantized shard: a weight that the ranks do not divide is refused with a sentence") {
   const quantized_and_plain whole(normal_numbers(6 * 64, 5), 6, 64, {dtype::nf4, scale_granularity::flat_block, 64});
   quantized_shard shard;
-  CHECK(!shard.slice(whole.codes.as_view(), 0, 0, 4));
-  CHECK(!shard.slice(whole.codes.as_view(), 1, 0, 2));
-  CHECK(shard.slice(whole.codes.as_view(), 0, 1, 2));
+  CHECK(!shard.slice(whole.quantized.as_view(), 0, 0, 4));
+  CHECK(!shard.slice(whole.quantized.as_view(), 1, 0, 2));
+  CHECK(shard.slice(whole.quantized.as_view(), 0, 1, 2));
 }

@@ -23,7 +23,7 @@ struct gpu_layer::interface {
   virtual status backward(const view&, const view&, const mutable_view&, const std::vector<gradient>&) = 0;
   virtual status replay(const view&, const mutable_view&, const std::function<status()>&) = 0;
   virtual status activate(const std::vector<int>&) = 0;
-  virtual status replace(int, const adapter_values&) = 0;
+  virtual status replace(int, const named_values&) = 0;
   virtual status remove(int) = 0;
   virtual status parameters_changed() = 0;
   virtual status overwrite(const char*, const view&, int) = 0;
@@ -121,8 +121,8 @@ template <class T> class typed_layer : public gpu_layer::interface {
     return s;
   }
   status activate(const std::vector<int>& adapters) override { return layer_.activate(adapters); }
-  status replace(int adapter, const adapter_values& values) override {
-    adapter_values there = values;
+  status replace(int adapter, const named_values& values) override {
+    named_values there = values;
     static int fresh = 0;  // the old tensors stay valid until the layer has replaced them
     const std::string mark = "!" + std::to_string(++fresh);
     for (auto& [name, v] : there.tensors)
@@ -275,7 +275,7 @@ status gpu_layer::replay(const view& x, const mutable_view& y, const std::functi
   return layer_->replay(x, y, change);
 }
 status gpu_layer::activate(const std::vector<int>& adapters) { return layer_->activate(adapters); }
-status gpu_layer::replace(int adapter, const adapter_values& values) { return layer_->replace(adapter, values); }
+status gpu_layer::replace(int adapter, const named_values& values) { return layer_->replace(adapter, values); }
 status gpu_layer::remove(int adapter) { return layer_->remove(adapter); }
 status gpu_layer::parameters_changed() { return layer_->parameters_changed(); }
 status gpu_layer::overwrite(const char* name, const view& v, int adapter) {

@@ -42,7 +42,7 @@ class gpu_layer {
   graft::status replay(const graft::view& x, const graft::mutable_view& y,
                        const std::function<graft::status()>& change);
   graft::status activate(const std::vector<int>& adapters);
-  graft::status replace(int adapter, const graft::adapter_values& values);
+  graft::status replace(int adapter, const graft::named_values& values);
   graft::status remove(int adapter);
   graft::status parameters_changed();
   // Writes other numbers into the memory of a tensor of the layer.

@@ -73,13 +73,13 @@ inline cpu::quantized_weight random_groups(long long rows, long long cols, const
   std::uniform_real_distribution<float> size(0.5F, 1.0F);
   cpu::quantized_weight w;
   const auto scales = static_cast<std::size_t>(scale_counts_of(format, rows, cols).scales);
-  const int codes = 1 << bits_of(format.type);
+  const int values = 1 << bits_of(format.type);
   w.quant->format = format, w.rows = rows, w.cols = cols;
   w.data.resize(static_cast<std::size_t>(quantized_bytes(format, rows, cols)));
   for (unsigned char& b : w.data) b = static_cast<unsigned char>(byte(engine));
   for (std::size_t k = 0; k < scales; ++k) {
-    const float scale = size(engine) / static_cast<float>(codes);
-    w.zeros.push_back(static_cast<unsigned char>(byte(engine) % codes));
+    const float scale = size(engine) / static_cast<float>(values);
+    w.zeros.push_back(static_cast<unsigned char>(byte(engine) % values));
     if (format.scales == dtype::f32)
       w.scales.push_back(scale);
     else {
@@ -96,7 +96,7 @@ inline cpu::quantized_weight random_groups(long long rows, long long cols, const
 }
 inline bool exists_on(const quant_format& e, long long cols) { return e.block_bytes == 0 || cols % e.block == 0; }
 
-// Where a block of a format that is only read has its numbers in half precision.
+// Returns the offsets of half-precision scales in a block of a format that is only read.
 inline std::vector<int> halves_of(const quant_format& format) {
   using namespace quant_formats;
   if (format == q2_k_format::format()) return {80, 82};
@@ -127,7 +127,7 @@ inline cpu::quantized_weight random_blocks(long long rows, long long cols, const
 
 // `from` in a format; random blocks where the format is only read or nothing is given.
 struct quantized_and_plain {
-  cpu::quantized_weight codes;
+  cpu::quantized_weight quantized;
   std::vector<float> numbers;
 
   quantized_and_plain(const std::vector<float>& from, long long rows, long long cols, const quant_format& format) {
@@ -136,11 +136,11 @@ struct quantized_and_plain {
                                           : random_blocks(rows, cols, format, static_cast<unsigned>(rows + cols));
     INFO(std::string(made ? "" : made.message()));
     REQUIRE(bool(made));
-    codes = std::move(*made);
+    quantized = std::move(*made);
     numbers.resize(static_cast<std::size_t>(rows * cols));
-    cpu::convert(codes.as_view(), numbers.data());
+    cpu::convert(quantized.as_view(), numbers.data());
   }
-  weight_view as_weight() const { return weight_of(codes.as_view(), codes.rows, codes.cols); }
+  weight_view as_weight() const { return weight_of(quantized.as_view(), quantized.rows, quantized.cols); }
 };
 inline std::vector<float> normal_numbers(long long n, unsigned seed) {
   std::mt19937 engine(seed);

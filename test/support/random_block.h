@@ -98,7 +98,7 @@ struct random_block {
     must(block.run(goes, call()));
     return y;
   }
-  // As the formula is written: every W' built, one node after the other.
+  // Computes the block as its formula is written: every W' built, one node after the other.
   std::vector<double> literal() {
     block_options options = block_options_of(block.spec(), goes);
     options.level = lowering::literal;

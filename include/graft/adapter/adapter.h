@@ -16,8 +16,8 @@
 //     static constexpr dropout_weight_parts dropout_parts(scope p, ex W);
 // Where PEFT writes its backward pass by hand and uses another weight for the gradient of the input, that weight is
 //     static constexpr ex input_gradient_weight(scope p, ex W);
-// On the experts of a mixture W is [1, experts, out, in], the formula is that of one expert, and each has tensors of its
-// own; a formula that reads other tensors than matrices, or combines rows otherwise, does not exist there.
+// On the experts of a mixture W is [1, experts, out, in], the formula is that of one expert, and each has tensors of
+// its own; a formula that reads other tensors than matrices, or combines rows otherwise, does not exist there.
 // As a value (`formula`) an adapter is these functions, so that passes take it and a program can hold a list of them.
 // The adapters of the library (adapter/all.h) also state the `method` by which a program finds them, the `kinds` of
 // layer on which they exist, and a `sample` of sizes that tests, examples and benchmarks run them with.

@@ -35,8 +35,8 @@ template <int Rank = dyn> struct lora_embedding {
   }
 };
 
-// On the experts of a mixture as PEFT's target_parameters stores it: A [E r, in] is read as [E, r, in], and B [out, r E]
-// as [out, r, E], so that expert e has every E-th column from column e on.
+// On the experts of a mixture as PEFT's target_parameters stores it: A [E r, in] is read as [E, r, in], and B
+// [out, r E] as [out, r, E], so that expert e has every E-th column from column e on.
 template <int Rank = dyn> struct lora_on_experts {
   static constexpr const char *name = "LoRA", *method = "lora_on_experts", *kinds = "experts";
   static constexpr bool reads_all_experts = true;

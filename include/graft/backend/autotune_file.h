@@ -5,12 +5,14 @@
 // written meanwhile and replaces the file by renaming.
 #pragma once
 #include <graft/backend/autotune_results.h>
+#include <graft/core/algorithm.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <set>
 
 namespace graft {
 
@@ -53,8 +55,10 @@ class autotune_file {
                       : "; candidates are timed and not saved, name another file for them");
   }
   const std::string* find(const std::string& what, long long size) const { return all_.find(what, size); }
+  // True if the result was timed by this process, and not by the one that wrote the file.
+  bool is_timed_here(const std::string& what, long long size) const { return timed_here_.count({what, size}) > 0; }
   void put(const std::string& what, long long size, const std::string& candidate) {
-    all_.put(what, size, candidate);
+    all_.put(what, size, candidate), timed_here_.insert({what, size});
     if (!path_.empty() && is_ours_) save();
   }
   // A message for the user; it is empty if there is nothing to report.
@@ -69,12 +73,12 @@ class autotune_file {
   };
   using open_file = std::unique_ptr<std::FILE, closer>;
 
-  // True if the text begins like a file of this version and device or is shorter than such a beginning: save() may then
+  // True if the text begins like a file of this version and device, or ends within such a beginning: save() may then
   // replace it.
   bool is_damaged(const std::string& text) const {
     const std::string own = autotune_results().written(device_);
-    const std::size_t head = own.rfind("end\t");
-    return text.size() < head || text.compare(0, head, own, 0, head) == 0;
+    const std::size_t compared = min_of(text.size(), own.rfind("end\t"));
+    return text.compare(0, compared, own, 0, compared) == 0;
   }
   // Returns false if there is no regular file that can be opened.
   bool read_file(std::string& text) const {
@@ -110,6 +114,7 @@ class autotune_file {
 
   std::string path_, device_, note_;
   autotune_results all_;
+  std::set<std::pair<std::string, long long>> timed_here_;
   bool is_ours_ = true;
 };
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Autotuning results: the fastest candidate of each kind of launch and size class, and their text form. The text is a
 // line with the version, the device, one line per result, and an FNV-1a checksum of all lines before it. Candidates are
-// stored by name, so a program ignores those that it does not have or that do not take the sizes of a call.
+// stored by name: a program that has no candidate of that name for the sizes of a call times its own.
 #pragma once
 #include <graft/core/result.h>
 #include <graft/core/version.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One call of a program: its sizes, its input tensors by node, and its outputs in the graph's order. The caller keeps it
-// and fills it in anew, so that a call allocates nothing.
+// One call of a program: its sizes, its input tensors by node, and its outputs in the graph's order. The caller keeps
+// it and fills it in anew, so that a call allocates nothing.
 #pragma once
 #include <graft/core/sequence.h>
 #include <graft/core/view.h>

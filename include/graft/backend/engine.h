@@ -97,7 +97,7 @@ concept ModelEngine = Engine<E> && std::default_initializable<typename E::adapte
   { E::enable_autotuning(o.queue, std::string()) } -> std::same_as<status>;
   { E::autotune_warning(o.queue) } -> std::same_as<std::string>;
   // Tensors, which come from host memory.
-  { E::place(o.queue, o.from, dtype::f32, memory) } -> std::same_as<result<view>>;
+  { E::to_device(o.queue, o.from, dtype::f32, memory) } -> std::same_as<result<view>>;
   { E::copy(o.queue, at, at, 1LL) } -> std::same_as<status>;
   { E::clear(o.queue, at, 1LL) } -> std::same_as<status>;
   { E::fetch(o.queue, o.from, at) } -> std::same_as<status>;  // to host memory; it waits

@@ -2,7 +2,7 @@
 // Device time without the host's: calls are captured in a CUDA graph, and its replay is timed by CUDA events.
 #pragma once
 #include <cuda_runtime.h>
-#include <graft/backend/gpu/runtime/error.h>
+#include <graft/backend/gpu/arch/error.h>
 
 #include <functional>
 

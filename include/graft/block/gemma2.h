@@ -9,8 +9,8 @@ namespace graft {
 struct gemma2 : gemma {
   static constexpr const char* name = "gemma2";
   static constexpr ex run(block_scope m, ex h) {
-    auto mixed = self_attention(m, m.rms_norm("input_layernorm", h, 1), configured_attention(m));
-    return feed_forward(m, h + m.rms_norm("post_attention_layernorm", mixed, 1));
+    auto attended = self_attention(m, m.rms_norm("input_layernorm", h, 1), configured_attention(m));
+    return feed_forward(m, h + m.rms_norm("post_attention_layernorm", attended, 1));
   }
   static constexpr ex head(block_scope m, ex h) { return m.soft_capped(gemma::head(m, h), "logit_soft_cap"); }
 

@@ -9,10 +9,10 @@ namespace graft {
 struct gemma3 : gemma2 {
   static constexpr const char* name = "gemma3_text";
   static constexpr ex run(block_scope m, ex h) {
-    attention_form how = configured_attention(m);
-    how.norms_heads = true, how.plus = 1;
-    auto mixed = self_attention(m, m.rms_norm("input_layernorm", h, 1), how);
-    return feed_forward(m, h + m.rms_norm("post_attention_layernorm", mixed, 1));
+    attention_form form = configured_attention(m);
+    form.norms_heads = true, form.plus = 1;
+    auto attended = self_attention(m, m.rms_norm("input_layernorm", h, 1), form);
+    return feed_forward(m, h + m.rms_norm("post_attention_layernorm", attended, 1));
   }
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The two layers that blocks of most architectures have: attention with RoPE, and a gated feed-forward layer.
+// The two parts that blocks of most architectures have: self-attention with RoPE, and the gated MLP (SwiGLU, GeGLU).
 //     self_attention   O attention(rope(Q x), rope(K x), V x)               below "self_attn"
 //     gated_layer      D (a(G x) ⊙ U x)  with an activation a               below the path of its scope
 #pragma once
@@ -17,16 +17,16 @@ struct attention_form {
 constexpr attention_form configured_attention(const block_scope& m) {
   return {bias{m.has("attention_bias")}, bias{m.has("output_bias")}};
 }
-constexpr ex self_attention(const block_scope& m, ex x, const attention_form& how) {
+constexpr ex self_attention(const block_scope& m, ex x, const attention_form& form) {
   const block_scope s = m.in("self_attn");
   const extent d = m.size("head_dim"), heads = m.size("heads") * d, kv = m.size("kv_heads") * d;
-  const auto turned = [&](const char* norm, ex y) {
-    return m.rope(how.norms_heads ? s.head_norm(norm, y, d, how.plus) : y);
+  const auto rotated = [&](const char* norm, ex y) {
+    return m.rope(form.norms_heads ? s.head_norm(norm, y, d, form.plus) : y);
   };
-  auto q = turned("q_norm", s.linear("q_proj", x, heads, how.in));
-  auto k = turned("k_norm", s.linear("k_proj", x, kv, how.in));
-  auto v = s.linear("v_proj", x, kv, how.in);
-  return s.linear("o_proj", m.attention(q, k, v, how.sinks), x.cols(), how.out);
+  auto q = rotated("q_norm", s.linear("q_proj", x, heads, form.in));
+  auto k = rotated("k_norm", s.linear("k_proj", x, kv, form.in));
+  auto v = s.linear("v_proj", x, kv, form.in);
+  return s.linear("o_proj", m.attention(q, k, v, form.sinks), x.cols(), form.out);
 }
 
 constexpr ex gated_layer(const block_scope& m, ex x, extent inner, bias has_bias = bias::no, op activation = op::silu) {

@@ -14,8 +14,8 @@ struct olmo2 : llama {
     auto q = m.rope(m.rms_norm("self_attn.q_norm", m.linear("self_attn.q_proj", h, heads, in_attention)));
     auto k = m.rope(m.rms_norm("self_attn.k_norm", m.linear("self_attn.k_proj", h, kv, in_attention)));
     auto v = m.linear("self_attn.v_proj", h, kv, in_attention);
-    auto mixed = m.linear("self_attn.o_proj", m.attention(q, k, v), hidden, in_output);
-    h = h + m.rms_norm("post_attention_layernorm", mixed);
+    auto attended = m.linear("self_attn.o_proj", m.attention(q, k, v), hidden, in_output);
+    h = h + m.rms_norm("post_attention_layernorm", attended);
     return h + m.rms_norm("post_feedforward_layernorm", gated_layer(m.in("mlp"), h, m.size("intermediate")));
   }
 };

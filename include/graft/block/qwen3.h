@@ -7,9 +7,9 @@ namespace graft {
 
 // Attention of Qwen3, dense or with experts, and what it is added to.
 constexpr ex attention_with_head_norms(block_scope m, ex h) {
-  attention_form how = configured_attention(m);
-  how.norms_heads = true;
-  return h + self_attention(m, m.rms_norm("input_layernorm", h), how);
+  attention_form form = configured_attention(m);
+  form.norms_heads = true;
+  return h + self_attention(m, m.rms_norm("input_layernorm", h), form);
 }
 
 struct qwen3 : llama {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The bound of an array from a signed number, at least 1. Written as a function because g++ warns of -Wsign-conversion where a
-// bound depends on a template's parameter.
+// The bound of an array from a signed number, at least 1. Written as a function because g++ warns of -Wsign-conversion
+// where a bound depends on a template's parameter.
 #pragma once
 #include <cstddef>
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Mistakes in the calling program that no status can report, such as reading the value of a failed result or calling a model
-// that was moved from: the program ends with one sentence on stderr, in release builds too. Input never leads here.
+// Mistakes in the calling program that no status can report, such as reading the value of a failed result or calling a
+// model that was moved from: the program ends with one sentence on stderr, in release builds too. Input never leads
+// here.
 #pragma once
 #include <cstdio>
 

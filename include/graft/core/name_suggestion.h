@@ -2,7 +2,7 @@
 // "Did you mean" suggestions: the offered name with the smallest edit distance to a name that does not exist. A name
 // that continues the wanted one after a dot ("lora_A.weight" for "lora_A"), or that ends it after a dot, has distance
 // 1.
-//     nearest meant("lora_a.weight");  meant.offer("lora_A.weight");
+//     name_suggester meant("lora_a.weight");  meant.offer("lora_A.weight");
 //     fail("no tensor 'lora_a.weight'", meant.hint());          "; did you mean 'lora_A.weight'?"
 #pragma once
 #include <graft/core/text.h>

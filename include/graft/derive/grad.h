@@ -229,8 +229,8 @@ struct adjoints {
 };
 
 // Turns the forward graph `f` with output "y" into the backward graph, which has the input "dy" and one output per
-// input and parameter of `f`: its gradient, by path and name. The sums of a router have a gradient of their own, an input
-// as "dy" is (model/router_loss.h).
+// input and parameter of `f`: its gradient, by path and name. The sums of a router have a gradient of their own, an
+// input as "dy" is (model/router_loss.h).
 [[gnu::cold]] constexpr builder grad(const builder& f) {
   builder g = f;
   const id y = f.result("y");

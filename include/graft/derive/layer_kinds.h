@@ -95,8 +95,8 @@ template <bool Rms> struct norm_kind {  // y = normalize(x) ⊙ w' + b'
   }
 };
 
-// The experts of a mixture, each with a weight of its own: y = x W'ᵀ for each of them, where x [experts, tokens, in] has
-// as many rows for one as for the other. In a model rows choose their experts (block_scope::experts). The weight is
+// The experts of a mixture, each with a weight of its own: y = x W'ᵀ for each of them, where x [experts, tokens, in]
+// has as many rows for one as for the other. In a model rows choose their experts (block_scope::experts). The weight is
 // stored [experts, out, in], or [experts, in, out].
 template <bool StoredInOut> struct experts_kind {
   static constexpr const char* name = "experts";

@@ -62,7 +62,7 @@ constexpr bool slice_shards(sharded_graph& r, id i) {
   if (!(v.k[1] == dim{0}) && split_of(r.from, r.split_sizes, v.k[1]) != size_split::part) return false;
   node made = r.copied(i);
   made.a = r.at[v.a], made.k[1] = made.k[1] == dim{0} ? dim{0} : r.shard_of(made.k[1]);
-  // Where the size is a sum, or what a sum has left, several shards may remain.
+  // A slice whose size is a sum or a difference of sizes may contain several concatenated shards.
   const dim d = v.d[p.axis];
   const auto is = [&](size_entry::kind what) { return !d.is_static() && r.from.sizes.e[d.entry()].what == what; };
   const bool several = is(size_entry::kind::sum) || is(size_entry::kind::difference);

@@ -223,8 +223,8 @@ struct leaf_name {
 //       const ex A = p.param("lora_A.weight", r, W.cols()), B = p.param("lora_B.weight", W.rows(), r);
 //       return W + p.scalar("scaling") * (B * A);
 //     }
-// On the weight [1, experts, out, in] of a mixture of experts a formula is written for one expert: every tensor that the
-// scope declares has the expert axis too, and operations keep it.
+// On the weight [1, experts, out, in] of a mixture of experts a formula is written for one expert: every tensor that
+// the scope declares has the expert axis too, and operations keep it.
 struct scope {
   builder* g;
   int path = 0;

@@ -45,8 +45,8 @@ struct size_table {
     const long long n = value(d, {}, true);
     return n > 0 ? n : 1;
   }
-  // A flag in place of a null pointer: under -fsanitize=undefined g++ does not know while compiling that the address of a
-  // constant is not null.
+  // A flag in place of a null pointer: under -fsanitize=undefined g++ does not know while compiling that the address of
+  // a constant is not null.
   [[gnu::noinline]] constexpr long long value(dim d, const size_values& named, bool nominal) const {
     if (d.is_static()) return d.v;
     const size_entry& t = e[d.entry()];
@@ -104,7 +104,7 @@ struct size_table {
       if (e[i].what == size_entry::kind::name && paths.is(e[i].path, e[i].name, full)) return e[i].index;
     return -1;
   }
-  // As find(), for a name of another graph's table, without composing its text.
+  // Finds a name of another graph's table as find() does, without composing its text.
   constexpr int find_like(const size_table& other, const size_entry& name) const {
     for (int i = 0; i < count; ++i)
       if (e[i].index >= 0 && same_text(e[i].name, name.name) && paths.same(e[i].path, other.paths, name.path))

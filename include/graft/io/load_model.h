@@ -91,8 +91,15 @@ GRAFT_LIBRARY result<generation_settings> read_generation_settings(const std::st
 }
 GRAFT_LIBRARY result<hf::loaded_adapters> read_adapters(const std::string& path, const model_config& c,
                                                         const model_weights& w) {
-  if (is_gguf_path(path))
-    return detail::from_gguf(path, [&](const gguf& file) { return gguf_adapters_from(file, c, w); });
+  if (is_gguf_path(path)) {
+    // It is read and not mapped, as PEFT folders are: where a server runs, adapters are written while others are read,
+    // and a mapped file that is shortened ends the program.
+    result<owned_bytes> bytes = read_bytes(path);
+    if (!bytes) return bytes.failure();
+    const result<gguf> file = parse_gguf(std::move(*bytes), path);
+    if (!file) return file.failure();
+    return gguf_adapters_from(*file, c, w);
+  }
   const result<peft_folder> opened = open_peft_folder(path);
   if (!opened) return opened.failure();
   return hf::adapters_from(*opened, c, w);

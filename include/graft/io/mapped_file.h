@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memory-mapped files (mmap): opening a model takes milliseconds, processes share the pages, and bytes that are never
-// used are never read. Files that cannot be mapped are read into memory instead. A mapped file must not be shortened in
-// place; files that this library writes are replaced by rename, which leaves existing mappings intact.
+// used are never read. Files that cannot be mapped are read into memory instead. A mapped file must not be shortened;
+// files that this library writes are replaced by rename, which leaves existing mappings intact.
 #pragma once
 #include <graft/io/file.h>
 

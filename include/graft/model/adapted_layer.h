@@ -140,7 +140,7 @@ template <class Engine> class adapted_layer {
     const module_adapter& m = a->modules[0];
     layer_formula f{kind_, m.of, has_bias_};
     if (registry_.rule == composition::exact) f.adapter.weight_on_base = nullptr;
-    adapter_values values{{}, m.scalars, m.sizes};
+    named_values values{{}, m.scalars, m.sizes};
     for (const auto& [name, t] : m.tensors) {
       const result<view> on_device = tensors_.of(executor_.queued(), t.value(), dtype::f32, t.owner());
       if (!on_device) return on_device.failure();

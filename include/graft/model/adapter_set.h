@@ -4,7 +4,8 @@
 // (model/adapter_composition.h) is a set too, with several entries per module in the order in which they act.
 #pragma once
 #include <graft/adapter/adapter.h>
-#include <graft/run/named_values.h>
+#include <graft/derive/dropout_kinds.h>
+#include <graft/run/named_tensors.h>
 
 #include <memory>
 #include <vector>

@@ -2,7 +2,7 @@
 // What the formulas of a family read of a model_config by name: facts, sizes and scalars, and the table of RoPE.
 #pragma once
 #include <graft/model/model_config.h>
-#include <graft/run/named_values.h>
+#include <graft/run/named_tensors.h>
 
 namespace graft {
 

@@ -43,21 +43,47 @@ template <class Engine> class block_stack {
   };
 
   static result<std::unique_ptr<block_stack>> make(block_programs<Engine>& programs, const settings& s) {
-    std::unique_ptr<block_stack> made(new block_stack);
-    if (status good = made->build(programs, s); !good) return good.failure();
+    std::unique_ptr<block_stack> made = begin(s);
+    while (!made->is_built(s))
+      if (status good = made->build_next(programs, s); !good) return good.failure();
     result<std::unique_ptr<block_stack>> out(std::move(made));
     return out;
   }
+  // What make() does in parts, for a caller that does something else between two of them: begin(), then build_next() for
+  // each block, with the same settings.
+  static std::unique_ptr<block_stack> begin(const settings& s) {
+    std::unique_ptr<block_stack> made(new block_stack);
+    if (s.adapters != nullptr) made->adapters_ = *s.adapters;
+    made->device_weights_ = s.device_weights, made->device_adapters_ = s.device_adapters;
+    made->weights_ = s.weights.owner;
+    return made;
+  }
+  bool is_built(const settings& s) const { return static_cast<int>(blocks_.size()) == s.config.layers + 2; }
+  status build_next(block_programs<Engine>& programs, const settings& s) {
+    const architecture& a = s.config.family->formulas;
+    if (blocks_.empty()) return add(programs, s, a.embed, "", ends_of_model);
+    const int l = static_cast<int>(blocks_.size()) - 1;
+    if (l < s.config.layers) return add(programs, s, a.block, std::string(a.layers) + "." + std::to_string(l), l);
+    return add(programs, s, s.loss ? with_loss(a.head) : a.head, "", ends_of_model);
+  }
   // Binds the decoder layers for pass w. Embedding and head have no cache: where layers decode they run forward.
   status bind(pass_kind w, const capacity& limits) {
-    number_ = next_number();
-    const pass_kind ends = w == pass_kind::decode ? pass_kind::forward : w;
-    const auto kind_of = [&](const bound_block<Engine>& b) { return b.path().empty() ? ends : w; };
     for (bound_block<Engine>& b : blocks_)
-      if (status s = b.bind(kind_of(b), limits); !s) return s;
-    for (std::size_t k = 1; (w == pass_kind::decode || w == pass_kind::forward) && k < blocks_.size(); ++k)
-      blocks_[k - 1].set_next(kind_of(blocks_[k - 1]), blocks_[k], kind_of(blocks_[k]));
+      if (status s = bind_block(b, w, limits); !s) return s;
+    link(w);
     return ok;
+  }
+  // What bind() does in parts: bind_block() for each block, then link().
+  status bind_block(bound_block<Engine>& b, pass_kind w, const capacity& limits) {
+    return b.bind(kind_of(b, w), limits);
+  }
+  void link(pass_kind w) {
+    number_ = next_number();
+    for (std::size_t k = 1; (w == pass_kind::decode || w == pass_kind::forward) && k < blocks_.size(); ++k)
+      blocks_[k - 1].set_next(kind_of(blocks_[k - 1], w), blocks_[k], kind_of(blocks_[k], w));
+  }
+  static pass_kind kind_of(const bound_block<Engine>& b, pass_kind w) {
+    return b.path().empty() && w == pass_kind::decode ? pass_kind::forward : w;
   }
   bound_block<Engine>& embed() { return blocks_.front(); }
   bound_block<Engine>& layer(int l) { return blocks_[static_cast<std::size_t>(l) + 1]; }
@@ -93,17 +119,6 @@ template <class Engine> class block_stack {
 
  private:
   block_stack() = default;
-
-  status build(block_programs<Engine>& programs, const settings& s) {
-    if (s.adapters != nullptr) adapters_ = *s.adapters;
-    const architecture& a = s.config.family->formulas;
-    device_weights_ = s.device_weights, device_adapters_ = s.device_adapters, weights_ = s.weights.owner;
-    if (status good = add(programs, s, a.embed, "", ends_of_model); !good) return good;
-    for (int l = 0; l < s.config.layers; ++l)
-      if (status good = add(programs, s, a.block, std::string(a.layers) + "." + std::to_string(l), l); !good)
-        return good;
-    return add(programs, s, s.loss ? with_loss(a.head) : a.head, "", ends_of_model);
-  }
 
   status add(block_programs<Engine>& programs, const settings& s, const block_formula& f, const std::string& path,
              int layer) {

@@ -37,6 +37,11 @@ template <class Engine> class block_stack_cache {
     if (!fresh) return fresh.failure();
     return &all_.add({{adapters.begin(), adapters.end()}, weights_version, std::move(*fresh)}, max_stacks);
   }
+  // Adds a stack that was made and bound elsewhere, for calls of up to `rows` rows.
+  void add(std::span<const shared_adapter> adapters, unsigned long long weights_version, std::unique_ptr<stack> made,
+           long long rows) {
+    all_.add({{adapters.begin(), adapters.end()}, weights_version, std::move(made), rows}, max_stacks);
+  }
   // Returns the base stack whose launches the rows of a multi-LoRA batch share.
   template <class Make> result<entry*> multi_lora_base(unsigned long long weights_version, Make make) {
     if (multi_lora_base_.made != nullptr && multi_lora_base_.weights_version == weights_version)

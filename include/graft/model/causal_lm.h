@@ -157,9 +157,19 @@ template <class Engine> class causal_lm {
   }
 
   // ---- For generation and training, which have their own stacks and hold lock().
-  // Adds an adapter for rows of multi-LoRA batches alone: the stack that they run is made in `stacks`, which also finds
-  // out whether the adapter fits, and none is made for calls of the model itself. Takes lock() by itself.
-  status add(const std::string& name, adapter_set adapter, block_stack_cache<Engine>& stacks, kv_cache<Engine>* cache);
+  // An adapter that is added for rows of multi-LoRA batches alone, block by block, so that calls run between two of them:
+  // begin_add(), then continue_add() until it returns true. The stack that its rows run is then in `stacks`, and the
+  // model has the name. An error adds nothing, and neither does a pending_add that is given up. Both take lock().
+  class pending_add {
+    friend causal_lm;
+    std::string name_;
+    shared_adapter adapter_, composed_;
+    unsigned long long weights_version_ = 0;
+    std::unique_ptr<block_stack<Engine>> made_;
+    long long rows_ = 0;  // that the blocks are bound for
+  };
+  result<pending_add> begin_add(const std::string& name, adapter_set adapter);
+  result<bool> continue_add(pending_add& pending, block_stack_cache<Engine>& stacks, kv_cache<Engine>& cache);
   // Writes logits to the engine's memory: of all rows, or of the last row of each chunk if `out` has one row per chunk.
   status run_rows(block_stack_cache<Engine>& stacks, kv_cache<Engine>* cache, std::span<const sequence_chunk> chunks,
                   std::span<const names> chunk_adapters, const mutable_view& out);
@@ -303,8 +313,7 @@ template <class Engine> class causal_lm {
   }
   template <class Edit> status change(Edit edit);
   status apply_change(adapter_registry next);
-  status check_fits(const shared_adapter& adapter, block_stack_cache<Engine>& stacks,
-                    kv_cache<Engine>* cache = nullptr);
+  status check_fits(const shared_adapter& adapter);
   result<merged_model> merge_of(std::span<const shared_adapter> adapters, merged_format as = merged_format::quantized);
   void evict_unused();
   std::vector<shared_adapter> adapters_named(const adapter_registry& in, const names& which) const;
@@ -315,6 +324,9 @@ template <class Engine> class causal_lm {
     return merged_ != nullptr && registry_.enabled ? merged_->versioned() : base_weights();
   }
   versioned_weights base_weights() const { return {*weights_, weights_version_}; }
+  // `adapters`: composed into one set, and null for the base alone.
+  typename block_stack<Engine>::settings settings_of(const adapter_set* adapters, const versioned_weights& on,
+                                                     const stack_options& options);
   result<std::unique_ptr<block_stack<Engine>>> make_stack(std::span<const shared_adapter> adapters,
                                                           const versioned_weights& on, const stack_options& options);
   result<block_stack<Engine>*> prepare(block_stack_cache<Engine>& stacks, kv_cache<Engine>* cache,
@@ -388,17 +400,15 @@ template <class Engine> status causal_lm<Engine>::apply_change(adapter_registry 
   return ok;
 }
 // Makes and binds the stack that would run with this adapter alone, so that add() reports what does not fit.
-template <class Engine>
-status causal_lm<Engine>::check_fits(const shared_adapter& adapter, block_stack_cache<Engine>& stacks,
-                                     kv_cache<Engine>* cache) {
+template <class Engine> status causal_lm<Engine>::check_fits(const shared_adapter& adapter) {
   const versioned_weights on = base_weights();
   const std::span<const shared_adapter> one(&adapter, 1);
-  const auto stack = stacks.of(one, on.number, [&] { return make_stack(one, on, {false, false, cache}); });
+  const auto stack = stacks_.of(one, on.number, [&] { return make_stack(one, on, {}); });
   if (!stack) return stack.failure();
   const result<capacity> limits = reserve(1);
   if (!limits) return limits.failure();
-  status s = (*stack)->ensure_bound(cache != nullptr ? pass_kind::decode : pass_kind::forward, 1, *limits);
-  if (!s) stacks.retain([&](const auto& e) { return e.of.size() != 1 || e.of[0] != adapter; });
+  status s = (*stack)->ensure_bound(pass_kind::forward, 1, *limits);
+  if (!s) stacks_.retain([&](const auto& e) { return e.of.size() != 1 || e.of[0] != adapter; });
   return s;
 }
 template <class Engine> void causal_lm<Engine>::evict_unused() {
@@ -429,25 +439,60 @@ template <class Engine> status causal_lm<Engine>::add(const std::string& name, a
     auto shared = std::make_shared<const adapter_set>(std::move(adapter));
     if (status s = next.add(name, shared); !s) return s;
     if (status s = upload(*shared); !s) return s;
-    return check_fits(shared, stacks_);
+    return check_fits(shared);
   });
 }
 template <class Engine>
-status causal_lm<Engine>::add(const std::string& name, adapter_set adapter, block_stack_cache<Engine>& stacks,
-                              kv_cache<Engine>* cache) {
-  return change([&](adapter_registry& next) -> status {
-    auto shared = std::make_shared<const adapter_set>(std::move(adapter));
-    if (status s = next.add(name, shared); !s) return s;
-    if (status s = upload(*shared); !s) return s;
-    return check_fits(shared, stacks, cache);
-  });
+auto causal_lm<Engine>::begin_add(const std::string& name, adapter_set adapter) -> result<pending_add> {
+  const auto guard = lock();
+  pending_add p;
+  p.name_ = name, p.adapter_ = std::make_shared<const adapter_set>(std::move(adapter));
+  if (status s = adapter_registry(registry_).add(name, p.adapter_); !s) return s.failure();
+  if (status s = upload(*p.adapter_); !s) return s.failure();
+  result<shared_adapter> composed = compose_adapters(std::span<const shared_adapter>(&p.adapter_, 1), registry_.rule);
+  if (!composed) return composed.failure();
+  p.composed_ = std::move(*composed), p.weights_version_ = weights_version_;
+  return result<pending_add>(std::move(p));
+}
+// A part is a block: its formula, its tensors, and the values that follow from the adapter's parameters. The last part
+// also gives the adapter its slot among those of multi-LoRA batches.
+template <class Engine>
+result<bool> causal_lm<Engine>::continue_add(pending_add& pending, block_stack_cache<Engine>& stacks,
+                                             kv_cache<Engine>& cache) {
+  const auto guard = lock();
+  const versioned_weights on = base_weights();
+  const typename block_stack<Engine>::settings s =
+      settings_of(pending.composed_.get(), on, stack_options{false, false, &cache});
+  const result<capacity> limits = reserve(1);
+  if (!limits) return limits.failure();
+  if (pending.made_ == nullptr || pending.weights_version_ != on.number || pending.rows_ != limits->tokens)
+    pending.made_ = block_stack<Engine>::begin(s), pending.weights_version_ = on.number, pending.rows_ = limits->tokens;
+  block_stack<Engine>& made = *pending.made_;
+  if (status good = made.build_next(*programs_, s); !good) return good.failure();
+  bound_block<Engine>& fresh = made.blocks().back();
+  if (status good = made.bind_block(fresh, pass_kind::decode, *limits); !good) return good.failure();
+  fresh.precompute(made.kind_of(fresh, pass_kind::decode));
+  if (!made.is_built(s)) return false;
+  made.link(pass_kind::decode);
+  adapter_registry next = registry_;
+  if (status good = next.add(pending.name_, pending.adapter_); !good) return good.failure();
+  registry_ = std::move(next);
+  stacks.add(std::span<const shared_adapter>(&pending.adapter_, 1), on.number, std::move(pending.made_), pending.rows_);
+  status good = ok;
+  if (const auto base = begin_multi_lora(stacks, &cache, 1); !base) good = base.failure();
+  if (good)
+    if (const auto slot = multi_lora_slot(stacks, &cache, 1, {pending.name_}); !slot) good = slot.failure();
+  if (good) return true;
+  static_cast<void>(registry_.remove(pending.name_));
+  stacks.retain([&](const auto& e) { return e.of.size() != 1 || e.of[0] != pending.adapter_; });
+  return good.failure();
 }
 template <class Engine> status causal_lm<Engine>::replace(const std::string& name, adapter_set adapter) {
   return change([&](adapter_registry& next) -> status {
     auto shared = std::make_shared<const adapter_set>(std::move(adapter));
     if (status s = next.replace(name, shared); !s) return s;
     if (status s = upload(*shared); !s) return s;
-    return check_fits(shared, stacks_);
+    return check_fits(shared);
   });
 }
 template <class Engine> status causal_lm<Engine>::set_adapters(adapter_set adapter) {
@@ -554,11 +599,16 @@ result<std::unique_ptr<block_stack<Engine>>> causal_lm<Engine>::make_stack(std::
                                                                            const stack_options& options) {
   const result<shared_adapter> all = compose_adapters(adapters, registry_.rule);
   if (!all) return all.failure();
+  return block_stack<Engine>::make(*programs_, settings_of(adapters.empty() ? nullptr : all->get(), on, options));
+}
+template <class Engine>
+auto causal_lm<Engine>::settings_of(const adapter_set* adapters, const versioned_weights& on,
+                                    const stack_options& options) -> typename block_stack<Engine>::settings {
   const auto table = [&](const std::vector<float>& of) { return view_of(of.data(), context_, rotary_dim(*config_)); };
-  return block_stack<Engine>::make(
-      *programs_, {*config_, on.of, *interned_, adapters.empty() ? nullptr : all->get(), options.loss, options.dropped,
-                   context_, table(rotary_), table(sliding_rotary_.empty() ? rotary_ : sliding_rotary_), options.cache,
-                   device_weights_, device_adapters_});
+  return {*config_,      on.of,           *interned_,
+          adapters,      options.loss,    options.dropped,
+          context_,      table(rotary_),  table(sliding_rotary_.empty() ? rotary_ : sliding_rotary_),
+          options.cache, device_weights_, device_adapters_};
 }
 template <class Engine>
 result<std::unique_ptr<block_stack<Engine>>> causal_lm<Engine>::make_stack(const names& which, bool loss,
@@ -669,8 +719,8 @@ template <class Engine> result<std::string> causal_lm<Engine>::explain_multi_lor
   return all;
 }
 
-// Chunks whose adapters fit the launches of the base are one group, and every other set of adapters is a group of its
-// own. Groups are independent, because a token attends to its own sequence only and a sequence has one set of adapters.
+// Chunks whose adapters fit the launches of the base are one group, or several where there are more sets than slots, and
+// every other set of adapters is a group of its own. Groups are independent, because a token attends to its own sequence only and a sequence has one set of adapters.
 template <class Engine>
 status causal_lm<Engine>::run_rows(block_stack_cache<Engine>& stacks, kv_cache<Engine>* cache,
                                    std::span<const sequence_chunk> chunks, std::span<const names> chunk_adapters,
@@ -693,31 +743,37 @@ status causal_lm<Engine>::run_rows(block_stack_cache<Engine>& stacks, kv_cache<E
                                        first.back() * width * bits_of(out.type) / bits_of(Engine::storage_type));
       !s)
     return s;
-  std::vector<int> group_index;  // of each chunk; 0: the multi-LoRA batch
-  std::set<names> batched_sets;
-  std::vector<names> group_sets;
-  for (std::size_t i = 0; i < chunks.size(); ++i) {
-    bool is_batched = batched_sets.count(chunk_adapters[i]) > 0;
-    if (!is_batched && batched_sets.size() < multi_lora_rows<Engine>::slots) {
-      const result<int> slot = multi_lora_slot(stacks, cache, rows_of(chunks), chunk_adapters[i]);
+  struct group {
+    bool is_batched;
+    std::vector<names> sets{};
+    bool has(const names& n) const { return std::find(sets.begin(), sets.end(), n) != sets.end(); }
+  };
+  std::vector<group> groups;
+  std::vector<std::size_t> group_index;  // of each chunk
+  for (const names& n : chunk_adapters) {
+    auto at = std::find_if(groups.begin(), groups.end(), [&](const group& g) { return g.has(n); });
+    if (at == groups.end()) {
+      const result<int> slot = multi_lora_slot(stacks, cache, rows_of(chunks), n);
       if (!slot) return slot.failure();
-      is_batched = *slot != no_slot;
+      const bool is_batched = *slot != no_slot;
+      at = std::find_if(groups.begin(), groups.end(), [&](const group& g) {
+        return is_batched && g.is_batched && g.sets.size() < multi_lora_rows<Engine>::slots;
+      });
+      if (at == groups.end()) at = groups.insert(at, {is_batched});
+      at->sets.push_back(n);
     }
-    if (is_batched) batched_sets.insert(chunk_adapters[i]);
-    const auto at = std::find(group_sets.begin(), group_sets.end(), chunk_adapters[i]);
-    group_index.push_back(is_batched ? 0 : static_cast<int>(at - group_sets.begin()) + 1);
-    if (!is_batched && at == group_sets.end()) group_sets.push_back(chunk_adapters[i]);
+    group_index.push_back(static_cast<std::size_t>(at - groups.begin()));
   }
-  for (int g = 0; g <= static_cast<int>(group_sets.size()); ++g) {
-    std::vector<sequence_chunk> group;
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    std::vector<sequence_chunk> members;
     std::vector<names> of_group;
     long long rows = 0;
     for (std::size_t i = 0; i < chunks.size(); ++i)
       if (group_index[i] == g)
-        group.push_back(chunks[i]), of_group.push_back(chunk_adapters[i]), rows += first[i + 1] - first[i];
-    if (group.empty()) continue;
-    const auto stack = g == 0 ? prepare_multi_lora(stacks, cache, group, of_group)
-                              : prepare(stacks, cache, adapters_named(registry_, of_group[0]), base_weights(), group);
+        members.push_back(chunks[i]), of_group.push_back(chunk_adapters[i]), rows += first[i + 1] - first[i];
+    const auto stack = groups[g].is_batched
+                           ? prepare_multi_lora(stacks, cache, members, of_group)
+                           : prepare(stacks, cache, adapters_named(registry_, of_group[0]), base_weights(), members);
     if (!stack) return stack.failure();
     if (status s = run_chunks(**stack, w, {group_logits_.data(), out.type, {rows, width, 1, 1}, 2}); !s) return s;
     const char* from = static_cast<const char*>(group_logits_.data());

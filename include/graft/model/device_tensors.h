@@ -5,6 +5,7 @@
 #pragma once
 #include <graft/core/result.h>
 #include <graft/core/view.h>
+#include <graft/core/view_checks.h>
 #include <graft/run/sharding.h>
 
 #include <algorithm>
@@ -33,14 +34,14 @@ template <class Engine> class device_tensors {
   // Refreshes the copies of a tensor whose host memory was written.
   status upload(typename Engine::queue& q, const view& host) {
     for (auto [at, end] = all_.equal_range(host.data); at != end; ++at)
-      if (result<view> device_view = Engine::place(q, host, at->second.device_view.type, at->second.memory);
+      if (result<view> device_view = Engine::to_device(q, host, at->second.device_view.type, at->second.memory);
           !device_view)
         return device_view.failure();
     return ok;
   }
   status upload_all(typename Engine::queue& q) {
     for (auto& [data, c] : all_)
-      if (result<view> device_view = Engine::place(q, c.from, c.device_view.type, c.memory); !device_view)
+      if (result<view> device_view = Engine::to_device(q, c.from, c.device_view.type, c.memory); !device_view)
         return device_view.failure();
     return ok;
   }
@@ -68,16 +69,11 @@ template <class Engine> class device_tensors {
     quantized_shard shard;
     result<view> part = sharding.shard_of(host, axis, shard);
     if (!part) return part;
-    result<view> device_view = Engine::place(q, *part, as, c.memory);
+    result<view> device_view = Engine::to_device(q, *part, as, c.memory);
     if (!device_view) return device_view;
     c.device_view = *device_view;
     all_.emplace(host.data, std::move(c));
     return device_view;
-  }
-  static bool same_layout(const view& a, const view& b) {
-    bool same = a.type == b.type && a.rank == b.rank;
-    for (int k = 0; same && k < a.rank; ++k) same = a.size[k] == b.size[k] && a.stride(k) == b.stride(k);
-    return same;
   }
   std::multimap<const void*, copy> all_;
 };

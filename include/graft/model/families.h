@@ -45,8 +45,8 @@ struct model_family {
   bool may_project_embedding = false;  // embeddings may be narrower than `hidden`
   expert_files experts_in_files = expert_files::none;
   bool experts_in_out = false;  // the weights of experts are stored [experts, in, out]
-  // Tensor parallelism divides the heads of attention; not where the formulas make queries, keys and values in one layer,
-  // or do not count them in heads.
+  // Tensor parallelism divides the heads of attention; not where the formulas make queries, keys and values in one
+  // layer, or do not count them in heads.
   bool may_divide_heads = true;
   // Random draws of an adapter that span all of its targets follow this order within a block.
   std::span<const char* const> creation_order = usual_creation_order;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The configuration of a decoder model, one record for every family (model/families.h), whatever its config.json calls a
-// field.
+// The configuration of a decoder model, one record for every family (model/families.h), whatever its config.json calls
+// a field.
 #pragma once
 #include <graft/core/dtype.h>
 #include <graft/model/families.h>

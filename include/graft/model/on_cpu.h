@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine for whole models on the CPU. A program that links graft::cpu_compiled takes the model templates from that
+// The engine for whole models on the CPU. A program that links graft::models_compiled takes the model templates from that
 // library (extern template) instead of compiling them.
 #pragma once
 #include <graft/backend/cpu/runtime/engine_models.h>
-#if defined(GRAFT_CPU_COMPILED)
+#if defined(GRAFT_MODELS_COMPILED)
 #include <graft/model/generate.h>
 #include <graft/model/multi_lora_training.h>
 #include <graft/model/trainer.h>

@@ -7,7 +7,7 @@
 // With a communicator (data parallelism) every rank works on its part of each batch and all make the same step, which
 // is that of one process whose batches are as large as all parts together.
 #pragma once
-#include <graft/model/adalora_layers.h>
+#include <graft/model/adalora.h>
 #include <graft/model/lr_schedule.h>
 #include <graft/model/training_run.h>
 #include <graft/parallel/single_process.h>

@@ -54,8 +54,8 @@ template <class Engine> class training_run {
   status fetch() { return pool_->fetch(queue()); }
   status send() { return pool_->send(queue()); }
   void clear() { cleared_ = pool_->clear(queue()); }
-  // Recomputes what depends on parameters alone, after an optimizer wrote them. A program that never calls it is safe as
-  // well: until the first call, every add() recomputes it.
+  // Recomputes what depends on parameters alone, after an optimizer wrote them. A program that never calls it is safe
+  // as well: until the first call, every add() recomputes it.
   status parameters_changed() {
     const auto guard = model_->lock();
     reports_changes_ = true;

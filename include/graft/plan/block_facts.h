@@ -3,7 +3,7 @@
 //     struct tuned : adapted<llama, on<"*_proj", lora<16>>> {};
 //     static_assert(compile<tuned, fullgraph, training>::kernels == 3);
 // The facts are those of a block on its own; in a model its first norm may be fused into the previous block
-// (plan/launch/fused_norm.h). A block type may state sizes of the model, its element type and facts of its
+// (plan/launch/gemm.h). A block type may state sizes of the model, its element type and facts of its
 // configuration:
 //     static constexpr named_size sizes[] = {{"hidden", 4096}, {"heads", 32}};      using element = bf16;
 // Costs assume nominal numbers for the sizes that it leaves open.
@@ -22,23 +22,23 @@ concept block_type = requires(block_scope m, ex h) {
 // A block formula with its adapters and configuration facts, as a value.
 struct block_value {
   block_formula formula{};
-  block_options how{};
+  block_options options{};
 };
-template <class T, int N> constexpr int entries(const T (&)[N]) { return N; }
+template <class T, std::size_t N> constexpr int entries(const T (&)[N]) { return static_cast<int>(N); }
 template <class Block> constexpr block_value value_of() {
   block_value v{block_of<Block>(), {}};
-  if constexpr (requires { Block::adapters; }) v.how.adapters = Block::adapters;
+  if constexpr (requires { Block::adapters; }) v.options.adapters = Block::adapters;
   if constexpr (requires { Block::facts; }) {
-    v.how.facts = Block::facts;
-    v.how.fact_count = entries(Block::facts);
+    v.options.facts = Block::facts;
+    v.options.fact_count = entries(Block::facts);
   }
   return v;
 }
 
 namespace detail {
-constexpr builder block_written(const block_value& v) { return canonical(capture(v.formula, v.how)); }
-constexpr builder block_forward(const block_value& v) { return capture_forward(v.formula, v.how); }
-constexpr builder block_backward(const block_value& v) { return capture_backward(v.formula, v.how); }
+constexpr builder block_written(const block_value& v) { return canonical(capture(v.formula, v.options)); }
+constexpr builder block_forward(const block_value& v) { return capture_forward(v.formula, v.options); }
+constexpr builder block_backward(const block_value& v) { return capture_backward(v.formula, v.options); }
 
 template <builder (*Function)(const block_value&), class Block> struct captured_block {
   static constexpr graph_counts n = counts_of(Function(Block::value));
@@ -66,7 +66,7 @@ template <class Block> constexpr size_values block_sizes(const graph& g) {
   if constexpr (requires { Block::sizes; })
     for (const named_size& n : Block::sizes)
       if (const int index = g.sizes.find(n.name); index >= 0 && n.value != dyn) s.v[index] = n.value;
-  infer_adapter_sizes(g, derived_block<Block>::value.how.adapters, s);
+  infer_adapter_sizes(g, derived_block<Block>::value.options.adapters, s);
   return s;
 }
 template <class Block> constexpr size_values block_sizes_at(const graph& g, long long tokens) {

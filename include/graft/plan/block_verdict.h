@@ -8,7 +8,7 @@
 
 namespace graft::detail {
 
-constexpr bool block_evaluates(const block_value& v) { return !capture(v.formula, v.how).n.empty(); }
+constexpr bool block_evaluates(const block_value& v) { return !capture(v.formula, v.options).n.empty(); }
 constexpr bool both_passes_evaluate(const block_value& v) {
   return !block_forward(v).n.empty() && !block_backward(v).n.empty();
 }
@@ -58,7 +58,7 @@ template <class Block, const target& To> struct block_without_kernel {
   using words = decltype(diagnostic::quoted<where>());
 };
 template <class Block> struct block_no_gradient {
-  static constexpr failure at = grad(canonical(capture(value_of<Block>().formula, value_of<Block>().how))).bad;
+  static constexpr failure at = grad(canonical(capture(value_of<Block>().formula, value_of<Block>().options))).bad;
   static constexpr text where = located(block_checks<Block>::g, at.at);
   using words = decltype(diagnostic::quoted<where>());
 };

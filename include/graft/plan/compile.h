@@ -30,8 +30,8 @@ template <bool> struct constant {};
 // Replaces a layer whose adapter has no usable formula, so that no further errors follow the one message.
 template <class Layer> struct without_adapter : Layer { using adapter = none; };
 
-// The target that the options name, or the CPU. A flag says which option names one: under -fsanitize=undefined g++ does not
-// know while compiling that the address of a target is not null.
+// The target that the options name, or the CPU. A flag says which option names one: under -fsanitize=undefined g++ does
+// not know while compiling that the address of a target is not null.
 template <class Option> constexpr bool names_target() {
   if constexpr (requires { Option::at.is_target; })
     return Option::at.is_target;

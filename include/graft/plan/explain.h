@@ -159,15 +159,15 @@ namespace detail {
 template <class Layer, const target& To> struct explained {
   // The size of a quantized weight, the least time to read it, and whether folding is given up because it is quantized.
   template <class Sink> static constexpr void explain_quantized(Sink&& line) {
-    constexpr quant_format how = element_traits<typename Layer::element>::how;
+    constexpr quant_format format = element_traits<typename Layer::element>::format;
     text t;
-    t << "  weight    " << name_of(how.type);
-    if (how.block > 0) t << " in blocks of " << how.block;
+    t << "  weight    " << name_of(format.type);
+    if (format.block > 0) t << " in blocks of " << format.block;
     const graph& g = derived_of<Layer>::forward;
     const size_values s = with_nominals(g, static_sizes<Layer>(g));
     for (id i = 0; i < g.size; ++i) {
       if (g[i].what != op::base || !same_text(g[i].name, "weight")) continue;
-      const long long n = count(g, i, s), cols = g.sizes.value(g[i].d[3], s), bytes = bytes_of(how, n / cols, cols);
+      const long long n = count(g, i, s), cols = g.sizes.value(g[i].d[3], s), bytes = bytes_of(format, n / cols, cols);
       const long long hundredths = (bytes * 800 + n / 2) / n;
       t << ", " << hundredths / 100 << '.' << hundredths / 10 % 10 << hundredths % 10
         << " bits per weight with scales: ";
@@ -203,7 +203,7 @@ template <class Layer, const target& To> struct explained {
       size_values s = with_nominals(g, static_sizes<Layer>(g));
       if (tokens != dyn) g.sizes.set_tokens(s, tokens);
       using numbers = element_traits<typename Layer::element>;
-      const quant_format stored = facts::is_quantized ? numbers::how : quant_format{};
+      const quant_format stored = facts::is_quantized ? numbers::format : quant_format{};
       const int kernels = kernel_count(g, p, s, numbers::stored, stored);
       explain_graph(g, p, title, kernels, priced ? &price : nullptr, line, [&](text& t, int k) {
         const text why = why_several_kernels(g, p, p.launches[k], s, numbers::stored, stored);

@@ -12,15 +12,15 @@ namespace detail {
 template <class Element> struct element_traits {  // any other type raises not_an_element_type
   using type = float;
   static constexpr dtype stored = dtype::f32;
-  static constexpr quant_format how{};
+  static constexpr quant_format format{};
 };
 template <class Element>
 requires requires { storage<Element>::type; }
 struct element_traits<Element> {
   using type = typename storage<Element>::compute;
-  static constexpr quant_format how = quant_format_of<Element>();
+  static constexpr quant_format format = quant_format_of<Element>();
   static constexpr dtype stored =
-      how.plain() ? storage<Element>::type : dtype::bf16;  // the type that GEMMs read dequantized values as
+      format.plain() ? storage<Element>::type : dtype::bf16;  // the type that GEMMs read dequantized values as
 };
 
 // The facts of one graph's plan, which are evaluated without storing the plan.
@@ -47,7 +47,7 @@ template <class Layer, const target& To> struct plan_of {
   using d = derived_of<Layer>;
   static constexpr const target& runs_on = To;
   // The base weight is quantized and stays so.
-  static constexpr bool is_quantized = !detail::element_traits<typename Layer::element>::how.plain();
+  static constexpr bool is_quantized = !detail::element_traits<typename Layer::element>::format.plain();
   // True where folding the adapter into a copy of the weight would be cheaper than a low-rank branch. It says nothing
   // about quantized weights, which have no such copy.
   static constexpr bool prefers_folding = folds(To, d::forward, d::folded, static_sizes<Layer>(d::forward),
@@ -80,14 +80,14 @@ template <class Layer, const target& To> struct plan_of {
     const graph& g = folded ? d::folded : d::forward;
     using numbers = detail::element_traits<typename Layer::element>;
     return kernel_count(g, fuse(g, To), sizes_of_call(tokens), numbers::stored,
-                        is_quantized ? numbers::how : quant_format{});
+                        is_quantized ? numbers::format : quant_format{});
   }
   // Explains in words, for messages, what each launch of a forward call computes and why it takes several kernels.
   static constexpr text why_several_kernels(long long tokens = 0) {
     const graph& g = folded ? d::folded : d::forward;
     using numbers = detail::element_traits<typename Layer::element>;
     return graft::why_several_kernels(g, fuse(g, To), sizes_of_call(tokens), numbers::stored,
-                                      is_quantized ? numbers::how : quant_format{});
+                                      is_quantized ? numbers::format : quant_format{});
   }
   static constexpr int kernels = kernels_at(0);
   static constexpr int graph_breaks = detail::plans<d, To>::forward.breaks;

@@ -86,8 +86,8 @@ constexpr int kernel_count(const graph& g, const plan& p, const size_values& s, 
   return !inside || branch_rank(branch, branched.products[0], with_nominals(branch, s)) >
                         branched.to.can<gemm_launch>().max_branch_rank;
 }
-// The same on any target, because it is cheaper than the low-rank branch or the only form that the target can fuse.
-// `stored` is the element type of the weight.
+// True if the adapter is folded into a copy of the weight, because that is cheaper than the low-rank branch or the only
+// form that the target can fuse. `stored` is the element type of the weight.
 [[gnu::cold]] constexpr bool folds(const target& to, const graph& branch, const graph& folded, const size_values& s,
                                    dtype stored = dtype::bf16) {
   const size_values of_branch = with_nominals(branch, s),

@@ -22,7 +22,7 @@ template <class Layer> constexpr size_values sizes_at(const graph& g, long long 
 }
 template <class Layer> constexpr cost cost_for(const graph& g, long long tokens) {
   using numbers = detail::element_traits<typename Layer::element>;
-  return cost_of(g, sizes_at<Layer>(g, tokens), numbers::how, numbers::stored);
+  return cost_of(g, sizes_at<Layer>(g, tokens), numbers::format, numbers::stored);
 }
 template <class Layer> constexpr cost branch_cost(long long tokens) {
   return cost_for<Layer>(derived_of<Layer>::forward, tokens);

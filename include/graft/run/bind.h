@@ -11,20 +11,6 @@
 
 namespace graft {
 
-constexpr text expected_shape(const graph& g, id i, const size_values& s) {
-  text t;
-  print_shape(t, g, i);
-  t << " = [";
-  const node& v = g[i];
-  const int first = v.rank == 1 ? 2 : 4 - v.rank, last = v.rank == 1 ? 3 : 4;
-  for (int k = first; k < last; ++k) {
-    const long long n = g.sizes.value(v.d[k], s);
-    t << (k > first ? ", " : "");
-    n == unknown ? t << '?' : t << n;
-  }
-  t << ']';
-  return t;
-}
 // The axes of a leaf that the shape of its tensor lists. A tensor of rank 1 is a column, or a row of ids.
 struct axes {
   int first, last;
@@ -32,6 +18,19 @@ struct axes {
 constexpr axes listed_axes(const node& v) {
   if (v.rank == 1) return v.what == op::ids ? axes{3, 4} : axes{2, 3};
   return {4 - v.rank, 4};
+}
+constexpr text expected_shape(const graph& g, id i, const size_values& s) {
+  text t;
+  print_shape(t, g, i);
+  t << " = [";
+  const axes a = listed_axes(g[i]);
+  for (int k = a.first; k < a.last; ++k) {
+    const long long n = g.sizes.value(g[i].d[k], s);
+    t << (k > a.first ? ", " : "");
+    n == unknown ? t << '?' : t << n;
+  }
+  t << ']';
+  return t;
 }
 
 // Solves the named sizes from one tensor's shape.

@@ -9,7 +9,7 @@
 #include <graft/backend/lru_cache.h>
 #include <graft/derive/block.h>
 #include <graft/derive/saved_tensors.h>
-#include <graft/run/named_values.h>
+#include <graft/run/bind_named.h>
 #include <graft/run/program.h>
 #include <graft/run/sharding.h>
 
@@ -239,6 +239,11 @@ template <class Engine> class bound_block {
       if (b.bound())
         if (status s = b.parameters_changed(programs_->queue); !s) return of(s);
     return ok;
+  }
+  // Computes what follows from the parameters now, where the engine would do so in the first call.
+  void precompute(pass_kind w) {
+    if constexpr (requires { Engine::precompute(programs_->queue, at(w).in->engine_program(), at(w).with.values); })
+      Engine::precompute(programs_->queue, at(w).in->engine_program(), at(w).with.values);
   }
   // States that the block `next`, bound for pass `its`, reads this block's output, so that the engine may compute the
   // norm with which `next` begins in this block's last launch.

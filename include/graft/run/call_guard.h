@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// call_guard: makes a concurrent call of one layer an error in every build, for the price of one atomic exchange per call.
-// A layer has one call and one workspace, so two threads need two layers, or a lock.
+// call_guard: makes a concurrent call of one layer an error in every build, for the price of one atomic exchange per
+// call. A layer has one call and one workspace, so two threads need two layers, or a lock.
 #pragma once
 #include <graft/core/result.h>
 

@@ -52,7 +52,7 @@ template <class Engine> class executor {
   // Removes an adapter that add() returned and that is not active. The numbers of other adapters do not change.
   [[gnu::cold]] status remove(int adapter);
   // Replaces all tensors of an adapter by others of the same method, whose rank may differ. An error changes nothing.
-  [[gnu::cold]] status replace(int adapter, const adapter_values& values);
+  [[gnu::cold]] status replace(int adapter, const named_values& values);
   // Sets the adapter that calls use, or several. Several act in turn, each on the weight that the ones before it made,
   // so that low-rank branches add up.
   [[gnu::cold]] status activate(const std::vector<int>& adapters);
@@ -124,7 +124,7 @@ template <class Engine> class executor {
   bool is_active(int adapter) const;
   [[gnu::cold]] status check_adapter(int adapter) const;
   [[gnu::cold]] status of(int adapter, const status& s) const;
-  [[gnu::cold]] status fill(adapter_state& fresh, const adapter_state& old, const adapter_values& values);
+  [[gnu::cold]] status fill(adapter_state& fresh, const adapter_state& old, const named_values& values);
   [[gnu::cold]] sequence<pass<Engine>*> passes();
   unsigned long long version() const;
   [[gnu::cold]] status memory_written(const mutable_view& a, const mutable_view& b);

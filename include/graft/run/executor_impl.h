@@ -107,7 +107,7 @@ template <class Engine> status executor<Engine>::remove(int adapter) {
   if (is_active(adapter)) active_ = {0}, combined_ = nullptr;
   return ok;
 }
-template <class Engine> status executor<Engine>::replace(int adapter, const adapter_values& values) {
+template <class Engine> status executor<Engine>::replace(int adapter, const named_values& values) {
   if (status s = check_adapter(adapter); !s) return s;
   std::unique_ptr<adapter_state>& state_slot = adapters_[adapter];
   auto fresh = std::make_unique<adapter_state>(state_slot->state.graphs(), ++versions_);
@@ -168,7 +168,7 @@ template <class Engine> status executor<Engine>::of(int adapter, const status& s
   return s || adapters_.size() == 1 ? s : status(fail("adapter ", adapter, ": ", s.message()));
 }
 template <class Engine>
-status executor<Engine>::fill(adapter_state& fresh, const adapter_state& old, const adapter_values& values) {
+status executor<Engine>::fill(adapter_state& fresh, const adapter_state& old, const named_values& values) {
   if (status s = fresh.state.copy_base(old.state); !s) return s;
   for (const auto& [name, v] : values.sizes)
     if (status s = fresh.state.size(name.c_str(), v); !s) return s;

@@ -10,6 +10,7 @@
 #include <graft/plan/compile.h>
 #include <graft/plan/explain.h>
 #include <graft/run/executor_impl.h>
+#include <graft/run/layer_type_ops.h>
 #include <graft/run/type_kernels.h>
 
 namespace graft::gpu {
@@ -24,9 +25,10 @@ template <> struct device_type<int8> { using type = __nv_bfloat16; };
 template <class T> class executor : public graft::executor<engine<T>> {
  public:
   // Compiles all kernels, for sizes, ranks and adapters that are known only at run time.
-  explicit executor(const layer_graphs& graphs, mode how = mode::fused)
-      : executor(graphs, how, every_kernel_of_layers<T>()) {}
-  executor(const layer_graphs& graphs, mode how, const kernel_set& kernels) : graft::executor<engine<T>>(graphs, how) {
+  explicit executor(const layer_graphs& graphs, mode run_mode = mode::fused)
+      : executor(graphs, run_mode, every_kernel_of_layers<T>()) {}
+  executor(const layer_graphs& graphs, mode run_mode, const kernel_set& kernels)
+      : graft::executor<engine<T>>(graphs, run_mode) {
     this->queued().kernels = kernels;
   }
   // Sets the stream of the following calls. Its work must come after the earlier calls, because all share one
@@ -41,11 +43,11 @@ template <class T> class executor : public graft::executor<engine<T>> {
   status enable_autotuning(const std::string& file = {}) { return engine<T>::enable_autotuning(this->queued(), file); }
   const autotuner* tuner() const { return this->queued().tuner.get(); }
   // Adds kernels to choose from.
-  void add_kernels(const gemm_kernel_set& more, const launchers& others = {}) {
-    this->queued().kernels.launches.add(others);
-    if ((this->queued().kernels.gemm.have | more.have) == this->queued().kernels.gemm.have) return;
-    this->queued().kernels.gemm.add(more);
-    this->kernels_changed();
+  void add_kernels(const kernel_set& more) {
+    kernel_set& own = this->queued().kernels;
+    const bool grows = (own.gemm.have | more.gemm.have) != own.gemm.have;
+    own.add(more);
+    if (grows) this->kernels_changed();
   }
   // Describes what forward() launches for so many tokens.
   text describe(long long tokens) const {
@@ -53,47 +55,20 @@ template <class T> class executor : public graft::executor<engine<T>> {
     const plan* p = this->forward_plan();
     if (p == nullptr) return t << "not bound", t;
     const graph& g = this->bound_forward()->g();
-    const auto& products = this->bound_forward()->with.values.products;
+    const binding<T>& with = this->bound_forward()->with.values;
+    const gemm_kernel_mask& have = this->queued().kernels.gemm.have;
     for (int k = 0; k < p->launches.size(); ++k) {
-      const graft::launch& l = p->launches[k];
       t << (k > 0 ? "; " : "");
-      const gemm_launch* const gemm = p->as<gemm_launch>(l);
-      if (gemm == nullptr) {
-        t << row(g[p->anchor_of(l)].what).name << (l.is<wgrad_sum>() ? " wgrad" : " by itself");
-        continue;
-      }
-      const auto& product = products[gemm->product];
-      if (const quantized_choice quantized = product.quantized_choice_for(tokens, p->to); quantized.groups > 0) {
-        const int launches = launch_count_of(quantized, product.rank());
-        t << "quantized skinny GEMM, " << launches << (launches == 1 ? " launch" : " launches");
-        continue;
-      }
-      if (product.is_quantized()) t << "dequantize, ";
-      if (takes_skinny_nn(product.shape(tokens), p->to)) {
-        t << "skinny GEMM, NN weight";
-        continue;
-      }
-      const gemm_choice c = choose(product.shape(tokens), p->to, this->queued().kernels.gemm.have);
-      t << name_of(c.path) << ", " << c.launches << (c.launches == 1 ? " launch" : " launches");
+      p->visit(p->launches[k], [&]<class Kind>(const Kind& l) {
+        if constexpr (requires { launch_on_gpu<Kind>::describe(t, g, *p, with, l, tokens, have); })
+          launch_on_gpu<Kind>::describe(t, g, *p, with, l, tokens, have);
+        else
+          t << row(g[l.anchor()].what).name << " by itself";
+      });
     }
     if (this->enabled() && this->runs_folded()) t << "; adapter folded into a copy of the weight";
     return t;
   }
-};
-
-// The kernels of a layer type, compiled here or found in the library graft::gpu_compiled.
-template <class Layer> struct kernels_of_type : type_kernels<Layer> {
-  using facts = type_kernels<Layer>;
-  template <class T, std::uint64_t Skinny, std::uint32_t Gemms> static gemm_kernel_set compiled() {
-    gemm_kernel_set k;
-    if constexpr (in_library)
-      k = all_kernels<T>(), k.have = {k.have.skinny & Skinny, k.have.gemms & Gemms};
-    else
-      k = compiled_kernels<T, Skinny, Gemms>(), k.quantized = quantized_kernels_of<T, facts::quantized>();
-    return k;
-  }
-  static constexpr sixteen_bit_types narrow =
-      sixteen_bit_types_of(graft::detail::element_traits<typename Layer::element>::stored);
 };
 
 template <class Layer, class... Options>
@@ -102,27 +77,23 @@ class layer : public compile<Layer, Options...>,
   using checked = typename compile<Layer, Options...>::layer;  // sound even where Layer is not: no second error
   using element = typename device_type<typename checked::element>::type;
   using base = executor<element>;
-  using layer_kernels = kernels_of_type<checked>;
+  using selections = type_kernels<checked>;
+  static constexpr sixteen_bit_types narrow =
+      sixteen_bit_types_of(graft::detail::element_traits<typename checked::element>::stored);
 
  public:
-  explicit layer(mode how = mode::fused)
-      : base(
-            graphs_of<typename checked::kind, typename checked::adapter, checked::has_bias>(), how,
-            {layer_kernels::template compiled<element, layer_kernels::products.skinny, layer_kernels::products.gemms>(),
-             &evaluate_layer_node<layer_kernels::operations::forward, layer_kernels::narrow>,
-             launchers_for<element, layer_kernels::launches>()}) {
+  explicit layer(mode run_mode = mode::fused)
+      : base(graphs_of<typename checked::kind, typename checked::adapter, checked::has_bias>(), run_mode,
+             selected_kernels<element, selections::forward, narrow>()) {
     set_static_sizes<checked>(*this);
   }
   // The members below call those of executor, and add the kernels that only their callers need.
   status enable(bool adapter) {
-    base::add_kernels(layer_kernels::template compiled<element, layer_kernels::base_products.skinny,
-                                                       layer_kernels::base_products.gemms>(),
-                      launchers_for<element, layer_kernels::base_launches>());
+    add_selected<selections::base>(has_base_);
     return base::enable(adapter);
   }
   result<int> add(const layer_graphs& another) {
-    base::add_kernels(all_kernels<element>(), all_launchers<element>());
-    this->queued().kernels.evaluate = &evaluate_node<every_op>;
+    if (!std::exchange(has_all_, true)) base::add_kernels(every_kernel_of_one_adapter<element>());
     return base::add(another);
   }
   status activate(const std::vector<int>& adapters) {
@@ -130,15 +101,11 @@ class layer : public compile<Layer, Options...>,
     return base::activate(adapters);
   }
   void train(bool on) {
-    // A value that is saved cannot stay inside the launch that computes it, so other kernels may be needed.
-    base::add_kernels(all_kernels<element>(), all_launchers<element>());
+    add_selected<selections::training>(has_training_);
     base::train(on);
   }
   status backward(const view& x, const view& dy, const mutable_view& dx, const std::vector<gradient>& gradients) {
-    base::add_kernels(layer_kernels::template compiled<element, layer_kernels::backward_products.skinny,
-                                                       layer_kernels::backward_products.gemms>(),
-                      launchers_for<element, layer_kernels::backward_launches>());
-    this->queued().kernels.evaluate = &evaluate_layer_node<layer_kernels::operations::both, layer_kernels::narrow>;
+    add_selected<selections::backward>(has_backward_);
     return base::backward(x, dy, dx, gradients);
   }
   // Describes the layer, and what this GPU launches for it. Each line goes to a sink, any callable that takes a text.
@@ -148,6 +115,12 @@ class layer : public compile<Layer, Options...>,
     t << "  on this GPU: " << this->describe(tokens);
     line(t);
   }
+
+ private:
+  template <kernel_selection Which> void add_selected(bool& done) {
+    if (!std::exchange(done, true)) base::add_kernels(selected_kernels<element, Which, narrow>());
+  }
+  bool has_base_ = false, has_backward_ = false, has_training_ = false, has_all_ = false;
 };
 
 }  // namespace graft::gpu

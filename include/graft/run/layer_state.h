@@ -7,6 +7,8 @@
 #include <graft/run/bind.h>
 #include <graft/run/layer_graphs.h>
 
+#include <bit>
+#include <cstdint>
 #include <string>
 
 namespace graft {
@@ -63,6 +65,9 @@ class layer_state {
     const graph& g = graph_with(name);
     const id i = g.find(name);
     if (i < 0 || g[i].what != op::scalar) return unknown_leaf("scalar", name);
+    // A value of 2^128 or more is infinite as a float. Its exponent is tested, so that -ffinite-math-only changes nothing.
+    if (((std::bit_cast<std::uint64_t>(value) >> 52U) & 0x7ffU) >= 1023U + 128U)
+      return fail("scalar '", name, "' is not finite as a float; the largest is 3.4e38");
     stored_value& h = of(name);
     h.scalar = value, h.has_scalar = true;
     return ok;

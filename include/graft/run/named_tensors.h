@@ -19,8 +19,8 @@ struct named_value {
   long long size = 0;
   bool is_fixed = false;  // the layer's type states the size
 };
-// The tensors, scalars and sizes of one adapter, which are set all or not at all.
-struct adapter_values {
+// Tensors, scalars and sizes by name, of one adapter or of a block; they are set all or not at all.
+struct named_values {
   tensor_map tensors;
   std::map<std::string, double, std::less<>> scalars;
   size_map sizes{};

@@ -231,15 +231,12 @@ template <class Engine> class program {
       for (id at; (at = g.find(saved_name(saved_leaves_.size()).c_str())) >= 0;) saved_leaves_.push(at);
   }
   bool has_last_layout(const binding<Engine>& b, const call_tensors& with) const {
-    bool same = kv_cache_ < 0 || same_layout(b.kv_cache, last_kv_cache_);
-    for (std::size_t k = 0; k < at_.size() && same; ++k) same = at_[k] < 0 || same_layout(with.in[k], last_[k]);
+    const auto as_last = [](const view& a, const view& last) {
+      return a.data != nullptr && last.data != nullptr && same_layout(a, last);
+    };
+    bool same = kv_cache_ < 0 || as_last(b.kv_cache, last_kv_cache_);
+    for (std::size_t k = 0; k < at_.size() && same; ++k) same = at_[k] < 0 || as_last(with.in[k], last_[k]);
     return same;
-  }
-  [[gnu::noinline]] static bool same_layout(const view& a, const view& b) {
-    if (a.data == nullptr || b.data == nullptr || a.type != b.type || a.rank != b.rank) return false;
-    for (int k = 0; k < a.rank; ++k)
-      if (a.size[k] != b.size[k] || a.stride(k) != b.stride(k)) return false;
-    return true;
   }
   // Outputs may not overlap inputs or each other, because they are written while inputs are still read.
   status check_no_overlap(int output, const mutable_view& to) const {

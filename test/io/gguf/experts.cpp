@@ -259,7 +259,7 @@ TEST_CASE("gguf: experts in floats and in blocks, with adapters") {
         const auto bytes = v.quant != nullptr ? quantized_bytes(v) : v.count() * bits_of(v.type) / 8;
         CHECK(std::memcmp(t.data, v.data, static_cast<std::size_t>(bytes)) == 0);
       }
-      // And the written types may be others. Blocks of 5 bits make routers choose another expert for some rows; logits
+      // The file may be written in other types. Blocks of 5 bits make routers choose another expert for some rows; logits
       // of other weights would be off by more than their norm.
       for (const auto& [type, by] : {std::pair{"q8_0", 0.1}, {"q4_k_m", 0.5}}) {
         must(save_gguf(again, m.weights(), file, find_gguf_matrix_type(type)));

@@ -197,19 +197,19 @@ written write_as(const std::string& model_folder, const std::vector<quant_format
   for (auto& [name, v] : numbers.tensors) {
     std::vector<float> values(static_cast<std::size_t>(v.count()));
     cpu::read(v, 0, v.count(), values.data());
-    const bool across = gpt2 && v.rank == 2 && name.find(".h.") != name.npos;  // converters write GPT-2's [out, in]
+    const bool transposes = gpt2 && v.rank == 2 && name.find(".h.") != name.npos;  // converters write GPT-2's [out, in]
     view file_view = v;
-    if (across) values = transposed(values, v.size[0]), std::swap(file_view.size[0], file_view.size[1]);
+    if (transposes) values = transposed(values, v.size[0]), std::swap(file_view.size[0], file_view.size[1]);
     const quant_format format = v.rank == 2 && !formats.empty() ? formats[turn++ % formats.size()] : quant_format{};
     // Rows that are no whole number of blocks stay floats.
     const bool is_quantized =
         format.type == dtype::ggml && cpu::quantize(values.data(), file_view.size[0], file_view.size[1], format);
-    auto encoded = [&](const std::vector<float>& from) {
+    auto quantized = [&](const std::vector<float>& from) {
       auto made = cpu::quantize(from.data(), file_view.size[0], file_view.size[1], format);
       REQUIRE_MESSAGE(made, made.message());
       return std::move(*made);
     };
-    if (is_quantized) cpu::convert(encoded(values).as_view(), values.data());
+    if (is_quantized) cpu::convert(quantized(values).as_view(), values.data());
     const bool query = name.find("q_proj") != name.npos, key = name.find("k_proj") != name.npos;
     std::vector<float> stored = (family == "llama" || family == "granite" || family == "smollm3") && (query || key)
                                     ? interleaved(values, v.size[0], query ? c.heads : c.kv_heads)
@@ -217,13 +217,13 @@ written write_as(const std::string& model_folder, const std::vector<quant_format
     if (family.starts_with("gemma") && name.ends_with("norm.weight"))  // converters add 1
       for (std::size_t i = 0; i < values.size(); ++i) stored[i] = values[i] + 1, values[i] = stored[i] - 1;
     if (is_quantized) {
-      const cpu::quantized_weight codes = encoded(stored);
+      const cpu::quantized_weight made = quantized(stored);
       to.tensor(gguf_name(name, has_post_norms), file_view, static_cast<std::uint32_t>(format.block_type),
-                std::as_bytes(std::span(codes.data)));
+                std::as_bytes(std::span(made.data)));
     } else {
       to.tensor(gguf_name(name, has_post_norms), file_view, 0, std::as_bytes(std::span(stored)));
     }
-    memory.push_back(across ? transposed(values, file_view.size[0]) : std::move(values));
+    memory.push_back(transposes ? transposed(values, file_view.size[0]) : std::move(values));
     v.data = memory.back().data(), v.type = dtype::f32;
   }
   if (c.rope.kind == rope_kind::longrope)

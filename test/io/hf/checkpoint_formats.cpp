@@ -102,7 +102,8 @@ TEST_CASE("checkpoint formats: a model is saved with the tensors that it was rea
   }
 }
 
-TEST_CASE("checkpoint formats: an adapter merges into numbers, and into codes where their rounding is defined") {
+TEST_CASE(
+    "checkpoint formats: an adapter merges into numbers, and into quantized weights where their rounding is defined") {
   for (const auto& [name, adapter] :
        {std::pair{"gptq_4", "lora"}, std::pair{"awq", "dora"}, std::pair{"nvfp4", "lora"}}) {
     INFO(name);
@@ -114,10 +115,10 @@ TEST_CASE("checkpoint formats: an adapter merges into numbers, and into codes wh
     REQUIRE_MESSAGE(added, added.message());
     REQUIRE(model->activate({"mine"}));
     const std::vector<float> wanted = logits(*model);
-    auto codes = model->merged_weights(model->active());
+    auto quantized = model->merged_weights(model->active());
     if (name == std::string("nvfp4")) {
-      REQUIRE_MESSAGE(codes, codes.message());
-      auto merged = causal_lm<engine>::make(model->config(), std::move(*codes));
+      REQUIRE_MESSAGE(quantized, quantized.message());
+      auto merged = causal_lm<engine>::make(model->config(), std::move(*quantized));
       REQUIRE_MESSAGE(merged, merged.message());
       CHECK(largest_difference(logits(*merged), wanted) < 3);  // rounded to 4 bits again
       REQUIRE(io::hf::save_model(folder, merged->weights(), base));
@@ -125,8 +126,8 @@ TEST_CASE("checkpoint formats: an adapter merges into numbers, and into codes wh
       REQUIRE_MESSAGE(again, again.message());
       CHECK(logits(*again) == logits(*merged));
     } else {
-      REQUIRE_FALSE(codes);
-      CHECK(std::string(codes.message())
+      REQUIRE_FALSE(quantized);
+      CHECK(std::string(quantized.message())
                 .find(": weights in u4 are read and not written; take the merged weights as f32 or bf16") !=
             std::string::npos);
     }
@@ -135,7 +136,7 @@ TEST_CASE("checkpoint formats: an adapter merges into numbers, and into codes wh
     auto merged = causal_lm<engine>::make(model->config(), *numbers);
     REQUIRE_MESSAGE(merged, merged.message());
     CHECK(largest_difference(logits(*merged), wanted) < 1e-4);
-    // The adapter changes some modules: the others stay codes, which GPTQ's configuration cannot say.
+    // The adapter changes some modules: the others stay quantized, which GPTQ's configuration cannot say.
     const std::string other = to.path / "partly";
     const status saved = io::hf::save_model(other, *numbers, base);
     if (name == std::string("awq")) {
@@ -150,7 +151,7 @@ TEST_CASE("checkpoint formats: an adapter merges into numbers, and into codes wh
                       "cannot state") != std::string::npos);
       CHECK_FALSE(std::filesystem::exists(other));
     }
-    // All of them as numbers is a plain model.
+    // A model whose weights are all dequantized is saved as a plain model.
     std::deque<std::vector<float>> memory;
     for (auto& [key, v] : numbers->tensors) {
       if (v.quant == nullptr) continue;

@@ -275,7 +275,8 @@ TEST_CASE("load_model: folders that do not fit their configuration are refused, 
   CHECK(message(wrong).find("'self_attn.k_proj.weight'") != std::string::npos);
   CHECK(message(wrong).find("model.layers.0") != std::string::npos);
 }
-TEST_CASE("load_model: GPT-2 in codes, which are [out, in], is refused with a projection that stayed [in, out]") {
+TEST_CASE(
+    "load_model: quantized GPT-2, whose weights are [out, in], is refused with a projection that stayed [in, out]") {
   temp_folder dir;
   const std::string base = GRAFT_GOLDEN_DIR "/quantized/models/gpt2_nf4/base", copy = dir.path / "m";
   const auto file = read_safetensors(base + "/model.safetensors");

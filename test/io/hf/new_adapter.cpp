@@ -188,8 +188,8 @@ TEST_CASE("new adapters: values follow from the seed, also on norms, embeddings 
   CHECK(largest_difference(logits(m), before) == 0);
   causal_lm<engine> gpt2 = base("gpt2");
   const std::vector<float> bare = logits(gpt2);
-  const auto across = make_adapter_config("LORA", {"c_attn"}, {{"use_dora", json_bool(true)}});
-  REQUIRE(hf::add_adapter(gpt2, "a", *across));
+  const auto conv1d = make_adapter_config("LORA", {"c_attn"}, {{"use_dora", json_bool(true)}});
+  REQUIRE(hf::add_adapter(gpt2, "a", *conv1d));
   REQUIRE(gpt2.activate({"a"}));
   CHECK(largest_difference(logits(gpt2), bare) < 1e-4);
   const auto nothing = make_adapter_config("LORA", {"nowhere"});

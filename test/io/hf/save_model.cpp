@@ -71,10 +71,10 @@ TEST_CASE("save_model: dequantized weights are read as plain numbers, all of the
       }
       REQUIRE_MESSAGE(saved, saved.message());
       REQUIRE_MESSAGE(config, config.message());
-      const io::json* const codes = config->find("quantization_config");
-      CHECK((codes == nullptr) == (part[0] == '\0'));
-      if (codes != nullptr) {
-        const io::json* const plain = codes->find("llm_int8_skip_modules");
+      const io::json* const quantization = config->find("quantization_config");
+      CHECK((quantization == nullptr) == (part[0] == '\0'));
+      if (quantization != nullptr) {
+        const io::json* const plain = quantization->find("llm_int8_skip_modules");
         REQUIRE(plain != nullptr);
         REQUIRE(plain->items.size() == 2);
         CHECK(plain->items[0].word == "lm_head");
@@ -121,11 +121,11 @@ TEST_CASE("save_model: 8-bit weights are read back, and formats that a configura
         quant_format{dtype::f8_e4m3, scale_granularity::tensor},
         quant_format{dtype::fp4, scale_granularity::flat_block, 64}}) {
     INFO(name_of(format));
-    const auto codes = cpu::quantize(numbers.data(), 64, 64, format);
-    REQUIRE(codes);
+    const auto quantized = cpu::quantize(numbers.data(), 64, 64, format);
+    REQUIRE(quantized);
     std::vector<io::tensor_view> tensors;
     io::quantized_writer writer("float32");
-    REQUIRE(writer.add("a.weight", codes->as_view(), tensors));
+    REQUIRE(writer.add("a.weight", quantized->as_view(), tensors));
     io::quant_state_pool kept;
     io::quantized_reader reader(
         "file",
@@ -138,7 +138,7 @@ TEST_CASE("save_model: 8-bit weights are read back, and formats that a configura
     REQUIRE_MESSAGE(read, read.message());
     REQUIRE(read->has_value());
     std::vector<float> found(numbers.size()), expected(numbers.size());
-    cpu::convert(**read, found.data()), cpu::convert(codes->as_view(), expected.data());
+    cpu::convert(**read, found.data()), cpu::convert(quantized->as_view(), expected.data());
     CHECK(found == expected);
   }
   const std::string plain = std::string(GRAFT_GOLDEN_DIR) + "/models/llama/base";

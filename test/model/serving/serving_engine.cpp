@@ -173,6 +173,125 @@ TEST_CASE("serving: a seed gives the same tokens whatever else is in the batch")
   CHECK(s.one(other).made != first[0].made);
 }
 
+namespace {
+
+// A long and a short request for each of ten methods, for the base and for two adapters together. The log probabilities
+// of a token follow from all logits of its row.
+std::vector<request> requests_of_every_method() {
+  std::vector<request> all;
+  for (std::size_t k = 0; k < 24; ++k) {
+    request r;
+    const std::size_t length = k < 12 ? 66 + 5 * k : 1 + 3 * (k - 12);
+    r.prompt = prompt_of(k % 5, length), r.max_tokens = 8, r.logprobs = 20;
+    if (k % 12 < 10) r.adapters = {methods[k % 12]};
+    if (k % 12 == 10) r.adapters = {"lora", "c"};
+    if (k % 2 == 1) r.sampling = drawn(k);
+    all.push_back(std::move(r));
+  }
+  return all;
+}
+std::unique_ptr<served> serving_every_method(const scheduler::limits& batch) {
+  auto s = std::make_unique<served>(serving_settings{.batch = batch});
+  for (const std::string& m : methods) REQUIRE(s->all->adapters().add(m, folder_of(m)));
+  REQUIRE(s->all->adapters().add("c", models + "multi/c"));
+  return s;
+}
+bool same_bits(const answer& a, const answer& b) {
+  const auto same = [](const event& x, const event& y) {
+    return x.token == y.token && x.logprob == y.logprob &&
+           std::equal(x.top.begin(), x.top.end(), y.top.begin(), y.top.end(),
+                      [](const token_logprob& p, const token_logprob& q) {
+                        return p.token == q.token && p.logprob == q.logprob;
+                      });
+  };
+  return !a.events.empty() && std::equal(a.events.begin(), a.events.end(), b.events.begin(), b.events.end(), same);
+}
+
+}  // namespace
+
+TEST_CASE("serving: logits have the same bits alone and in any batch with any chunks and reused prefixes") {
+  const std::vector<request> all = requests_of_every_method();
+  std::vector<answer> expected;
+  {
+    const auto s = serving_every_method({.slots = 4000, .tokens_per_step = 512, .reuse_prefixes = false});
+    for (const request& r : all) expected.push_back(s->one(r));
+    CHECK(s->all->stats().reused_tokens == 0);
+  }
+  for (const int sequences : {1, 2, 3, 5, 8, 16})
+    for (const int tokens_per_step : {17, 70, 512}) {
+      CAPTURE(sequences);
+      CAPTURE(tokens_per_step);
+      const auto s = serving_every_method({.sequences = sequences, .slots = 4000, .tokens_per_step = tokens_per_step});
+      for (int round = 0; round < 2; ++round) {  // in the second one every prompt is reused
+        std::vector<std::shared_ptr<response>> sent;
+        for (const request& r : all) sent.push_back(s->send(r));
+        const std::vector<answer> got = s->finish(sent);
+        for (std::size_t k = 0; k < all.size(); ++k) {
+          CAPTURE(k);
+          CHECK(same_bits(got[k], expected[k]));
+        }
+      }
+      CHECK(s->all->stats().reused_tokens > 1000);
+    }
+}
+
+TEST_CASE("serving: more sets of adapters in a step than there are slots for them") {
+  const std::vector<std::string> few{"lora", "loha", "vera", "lora_qv"};
+  served s({.batch = {.sequences = 70, .slots = 4000, .tokens_per_step = 512, .reuse_prefixes = false},
+            .resident_adapters = 70});
+  std::vector<std::shared_ptr<response>> sent;
+  for (std::size_t k = 0; k < 70; ++k) {
+    const std::string name = "adapter" + std::to_string(k);
+    REQUIRE(s.all->adapters().add(name, folder_of(few[k % few.size()])));
+    sent.push_back(s.send({.prompt = prompt_of(k % few.size(), 20), .adapters = {name}, .max_tokens = 4}));
+  }
+  const auto got = s.finish(sent);
+  for (std::size_t k = 0; k < 70; ++k) {
+    CAPTURE(k);
+    CAPTURE(got[k].message);
+    CHECK(got[k].made == alone({folder_of(few[k % few.size()])}, prompt_of(k % few.size(), 20), {}, 4));
+  }
+}
+
+TEST_CASE("serving: an adapter is added block by block between the steps of running requests") {
+  served s({.batch = {.slots = 600}});
+  REQUIRE(s.all->adapters().add("dora", folder_of("dora")));
+  const auto running = s.send({.prompt = prompt_of(0, 5), .max_tokens = 200});
+  while (s.all->stats().generated_tokens < 3) s.all->step();
+  const auto waits = s.send({.prompt = prompt_of(1, 9), .adapters = {"dora"}});
+  s.all->step();  // it asks for the adapter
+  while (s.all->stats().adapters_loaded == 0) {
+    const serving_stats before = s.all->stats();
+    REQUIRE(s.all->step());
+    CHECK(s.all->stats().generated_tokens > before.generated_tokens);
+  }
+  const auto got = s.finish({running, waits});
+  CHECK(got[0].made == alone({}, prompt_of(0, 5), {}, 200));
+  CHECK(got[1].made == alone({folder_of("dora")}, prompt_of(1, 9)));
+}
+
+TEST_CASE("serving: an adapter that is unloaded or replaced while it is added") {
+  served s({.batch = {.slots = 600}});
+  const auto running = s.send({.prompt = prompt_of(0, 5), .max_tokens = 200});
+  while (s.all->stats().generated_tokens < 3) s.all->step();
+  for (int round = 0; round < 6; ++round) {
+    REQUIRE(s.all->adapters().add("sql", models + "multi/a"));
+    const request r{.prompt = prompt_of(1, 9), .adapters = {"sql"}, .max_tokens = 3};
+    const auto waits = s.send(r);
+    for (int steps = 0; steps < 2 + round; ++steps) s.all->step();
+    REQUIRE(s.all->adapters().remove("sql"));
+    REQUIRE(s.all->adapters().add("sql", models + "multi/b"));
+    const answer a = s.finish({waits})[0];  // the version that was there when it was admitted, or the next one
+    CHECK((a.made == alone({models + "multi/a"}, r.prompt, {}, 3) ||
+           a.made == alone({models + "multi/b"}, r.prompt, {}, 3)));
+    CHECK(s.one(r).made == alone({models + "multi/b"}, r.prompt, {}, 3));
+    REQUIRE(s.all->adapters().remove("sql"));
+  }
+  CHECK(s.finish({running})[0].made == alone({}, prompt_of(0, 5), {}, 200));
+  s.all->step();
+  CHECK(s.all->stats().adapters_in_memory == 0);
+}
+
 TEST_CASE("serving: a request keeps the version it began with, and a prefix of another version is not reused") {
   served s({.batch = {.slots = 400, .tokens_per_step = 64}, .resident_adapters = 2});
   REQUIRE(s.all->adapters().add("sql", models + "multi/a"));
@@ -190,7 +309,7 @@ TEST_CASE("serving: a request keeps the version it began with, and a prefix of a
   while (s.all->adapters().list()[0].version == 1) {
     // The request in flight is held back, so that the replacement happens while it runs.
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    if (!s.all->adapters().loading()) continue;
+    if (!s.all->adapters().list()[0].loading) continue;
     s.all->step();
   }
   loads.join();

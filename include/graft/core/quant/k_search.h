@@ -123,8 +123,8 @@ inline void quantize_six_bit_runs(const float* x, int largest, float first, int 
   }
 }
 
-// Searches the scale of 16 elements whose codes go from -32 to 31, weighted with their squares: it begins with the scale
-// that makes the element of largest magnitude -32 and tries 18 around it. Codes are written from 0 on.
+// Searches the scale of 16 elements whose codes go from -32 to 31, weighted with their squares: it begins with the
+// scale that makes the element of largest magnitude -32 and tries 18 around it. Codes are written from 0 on.
 inline float search_symmetric_run(const float* x, unsigned char* code) {
   constexpr int n = 16, middle = 32;
   constexpr float smallest = 1e-15F;  // ggml's bound below which a run is zero

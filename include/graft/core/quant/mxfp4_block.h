@@ -2,8 +2,8 @@
 // MXFP4 of ggml: 32 elements of a row in 17 bytes, the exponent of the scale followed by 16 bytes of E2M1 codes. The
 // lower halves of the bytes are elements 0 to 15, the upper halves elements 16 to 31,
 //     w = 2^(e - 128) · table[q]
-// The table has the numbers of E2M1 times two (ggml-common.h, kvalues_mxfp4; ggml-impl.h, ggml_e8m0_to_fp32_half). It is
-// the arrangement of gpt-oss' experts in GGUF files; folders store codes and scales in two tensors (mxfp4.h).
+// The table has the numbers of E2M1 times two (ggml-common.h, kvalues_mxfp4; ggml-impl.h, ggml_e8m0_to_fp32_half). It
+// is the arrangement of gpt-oss' experts in GGUF files; folders store codes and scales in two tensors (mxfp4.h).
 #pragma once
 #include <graft/core/quant/ggml_block.h>
 

@@ -26,8 +26,8 @@ using quant_state_pool = std::deque<quant_state>;
 class quantized_reader {
  public:
   using finder = std::function<const tensor_view*(const std::string&)>;
-  // `blocks` is scale_granularity::flat_block, or scale_granularity::row_flat_block to reproduce bitsandbytes on CPUs with AVX-512
-  // (core/quant_format.h).
+  // `blocks` is scale_granularity::flat_block, or scale_granularity::row_flat_block to reproduce bitsandbytes on CPUs
+  // with AVX-512 (core/quant_format.h).
   quantized_reader(std::string_view file, finder find, quant_state_pool& store_state,
                    scale_granularity blocks = scale_granularity::flat_block)
       : file_(file), find_(std::move(find)), pool_(store_state), blocks_(blocks) {}

@@ -118,7 +118,8 @@ GRAFT_LIBRARY result<chat_template> chat_template::parse(
 }
 
 // A message's reasoning under each name that templates read: transformers (utils/chat_template_utils.py) gives the
-// first of reasoning_content, thinking and reasoning that is set as reasoning_content, and as thinking where that is absent.
+// first of reasoning_content, thinking and reasoning that is set as reasoning_content, and as thinking where that is
+// absent.
 inline jinja::value with_reasoning(jinja::state& s, const jinja::value& message) {
   const jinja::value* found = nullptr;
   for (const char* name : {"reasoning_content", "thinking", "reasoning"})

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Renders a syntax tree. Scopes are Jinja's: for bodies, macros, filter blocks, block sets and with have scopes of
-// their own, if does not, and `set` changes the innermost scope only, so that what a loop keeps goes through a namespace.
+// their own, if does not, and `set` changes the innermost scope only, so that what a loop keeps goes through a
+// namespace.
 #pragma once
 #include <graft/io/chat_template/clock.h>
 #include <graft/io/chat_template/filters.h>

@@ -37,7 +37,7 @@ inline value real_arithmetic(state& s, const std::string& sign, double a, double
   }
   if (b == 0) return s.stop("division by zero");
   if (sign == "/") return real(a / b);
-  // As float.__floordiv__ and __mod__ of CPython.
+  // This follows float.__floordiv__ and __mod__ of CPython.
   double rest = std::fmod(a, b);
   double quotient = (a - rest) / b;
   if (rest != 0 && (b < 0) != (rest < 0)) rest += b, quotient -= 1;

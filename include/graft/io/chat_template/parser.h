@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Recursive-descent parser of chat templates: tokens to the syntax tree, with Jinja's grammar and precedence.
-// Statements that chat templates have no use for (include, import, extends, block, call, recursive loops) are refused by name.
+// Statements that chat templates have no use for (include, import, extends, block, call, recursive loops) are refused
+// by name.
 #pragma once
 #include <graft/io/chat_template/lexer.h>
 #include <graft/io/chat_template/syntax.h>

@@ -2,8 +2,8 @@
 // LoRA adapters as GGUF files, as llama.cpp's convert_lora_to_gguf.py writes and llama-adapter.cpp reads them:
 // general.type is "adapter", and each adapted matrix NAME has the tensors NAME.lora_a [r, in] and NAME.lora_b [out, r],
 //     w' = w + adapter.lora.alpha / r · lora_b lora_a        alpha 0: the factor is 1
-// The factors of Llama's Q and K have the row order of the file's model; of the token embedding, lora_a is [vocabulary, r].
-// Reading gives what loading a PEFT folder of the same adapter gives, so either is saved as the other.
+// The factors of Llama's Q and K have the row order of the file's model; of the token embedding, lora_a is
+// [vocabulary, r]. Reading gives what loading a PEFT folder of the same adapter gives, so either is saved as the other.
 #pragma once
 #include <graft/io/gguf/model.h>
 #include <graft/io/hf/load_adapters.h>

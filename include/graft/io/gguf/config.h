@@ -32,7 +32,7 @@ inline void refuse_unknown_gguf_keys(gguf_metadata& f, std::span<const std::stri
       "rope.scaling.factor", "rope.scaling.original_context_length", "rope.scaling.finetuned",
       "rope.scaling.attn_factor", "rope.scaling.yarn_ext_factor", "rope.scaling.yarn_attn_factor",
       "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow", "rope.scaling.yarn_log_multiplier",
-      // Not of what is computed here:
+      // These keys do not change what is computed, or are read by the families with experts:
       "expert_count", "expert_used_count", "pooling_type", "tensor_data_layout"};
   const std::string prefix = f.family + ".";
   const auto lists = [](const auto& keys, std::string_view key) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes a model as a GGUF file: tensors under ggml's names and with what converters change in them, and metadata. Those
-// of a model from a GGUF file are the file's, its tokenizer and chat template among them; those of a model from a
+// Writes a model as a GGUF file: tensors under ggml's names and with what converters change in them, and metadata.
+// Those of a model from a GGUF file are the file's, its tokenizer and chat template among them; those of a model from a
 // folder are made of its configuration and tokenizer (folder_metadata.h). Matrices keep the type they have, or become
 // one of gguf/tensor_types.h.
 //     auto merged = model.merged_weights(model.active(), merged_format::f32);
@@ -11,7 +11,8 @@
 
 namespace graft::io {
 
-// `from` is the GGUF file or folder that the model was loaded from. Without `as` tensors are written as they are stored.
+// `from` is the GGUF file or folder that the model was loaded from. Without `as` tensors are written as they are
+// stored.
 GRAFT_LIBRARY status save_gguf(const std::string& file, const model_weights& weights, const std::string& from,
                                const gguf_matrix_type* as = nullptr);
 

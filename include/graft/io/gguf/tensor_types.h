@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Types that the matrices of a GGUF file are written in, and how a tensor becomes one of them. As in llama.cpp's
 // llama_tensor_get_type, vectors stay as they are, the head of a file in 4 to 6 bits is Q6_K, and a matrix whose rows
-// are no whole blocks of 256 has a type in blocks of 32 instead. The mixtures Q4_K_S, Q4_K_M and Q5_K_M give some layers
-// more bits by llama.cpp's rule; q4_k and q5_k, as all other names, give every layer the same.
+// are no whole blocks of 256 has a type in blocks of 32 instead. The mixtures Q4_K_S, Q4_K_M and Q5_K_M give some
+// layers more bits by llama.cpp's rule; q4_k and q5_k, as all other names, give every layer the same.
 #pragma once
 #include <graft/core/library.h>
 #include <graft/core/quant_formats.h>
@@ -78,8 +78,9 @@ inline const std::vector<gguf_matrix_type>& gguf_matrix_types() {
                                                  as_mixture<q5_k_format>("q5_k_m", 17, "q5_1", gguf_mixture::q5_k_m)};
   return all;
 }
-// The type that a mixture gives a tensor of a layer instead of its own; null: its own. Values and the way down of the
-// MLP lose most by few bits, so the first and last eighth of the layers and every third between store them in Q6_K.
+// The type that a mixture gives a tensor of a layer instead of its own; null: its own. Values and the down projection
+// of the MLP lose most by few bits, so the first and last eighth of the layers and every third between store them in
+// Q6_K.
 inline const char* type_in_mixture(gguf_mixture mixture, std::string_view tensor, const gguf_model_facts& of) {
   const bool values = tensor.ends_with(".attn_v.weight") || tensor.ends_with(".attn_qkv.weight"),
              down = tensor.find(".ffn_down") != tensor.npos;  // of the MLP, of experts and of shared experts

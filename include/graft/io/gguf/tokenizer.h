@@ -21,8 +21,8 @@ namespace graft::io {
 
 namespace detail {
 
-// How a name of tokenizer.ggml.pre splits text: steps, one after the other. '#' stands for splitting into single digits,
-// '$' for the regular expression of GPT-2; all others are regular expressions whose matches are isolated.
+// How a name of tokenizer.ggml.pre splits text: steps, one after the other. '#' stands for splitting into single
+// digits, '$' for the regular expression of GPT-2; all others are regular expressions whose matches are isolated.
 struct gguf_split {
   const char* names;  // each followed by a space
   const char* steps[4];

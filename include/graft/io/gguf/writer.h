@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writer of GGUF files, version 3: metadata and tensors in the order in which they are added. A tensor is not copied, so
-// its memory stays until save(), which replaces the file completely or not at all.
+// Writer of GGUF files, version 3: metadata and tensors in the order in which they are added. A tensor is not copied,
+// so its memory stays until save(), which replaces the file completely or not at all.
 //     gguf_writer to;
 //     to.put("general.architecture", "llama");
 //     if (status s = to.add("token_embd.weight", weights); !s) return s;

@@ -2,6 +2,7 @@
 // Builds the adapters of a model's modules from an opened PEFT folder: target modules, modules_to_save, trained biases,
 // and trainable token rows.
 #pragma once
+#include <graft/io/hf/default_targets.h>
 #include <graft/io/hf/load_adapters.h>
 #include <graft/io/hf/module_adapter.h>
 #include <graft/io/hf/modules.h>
@@ -40,8 +41,8 @@ inline result<peft_layer> read_token_rows(const peft_folder& from, const base_la
 
 class adapter_loader {
  public:
-  adapter_loader(const peft_folder& from, const model_config& c, const model_weights& w)
-      : from_(from), config_(c), all_(modules_of(c, w)) {}
+  adapter_loader(peft_folder from, const model_config& c, const model_weights& w)
+      : from_(std::move(from)), config_(c), all_(modules_of(c, w)) {}
 
   result<loaded_adapters> load() {
     out_.config = from_.config;
@@ -188,7 +189,7 @@ class adapter_loader {
     return ok;
   }
 
-  const peft_folder& from_;
+  peft_folder from_;  // with the modules that PEFT targets by default
   const model_config& config_;
   std::vector<base_layer> all_;
   std::vector<base_layer*> targets_;
@@ -200,7 +201,11 @@ class adapter_loader {
 #if GRAFT_BODIES
 GRAFT_LIBRARY result<loaded_adapters> adapters_from(const peft_folder& folder, const model_config& c,
                                                     const model_weights& w) {
-  return guarded(folder.weights.file, [&] { return adapter_loader(folder, c, w).load(); });
+  return guarded(folder.weights.file, [&]() -> result<loaded_adapters> {
+    result<adapter_config> stated = with_default_targets(folder.config, *c.family);
+    if (!stated) return fail_in(folder.weights.file, stated.message());
+    return adapter_loader({std::move(*stated), folder.weights}, c, w).load();
+  });
 }
 #endif
 

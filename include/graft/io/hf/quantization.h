@@ -191,7 +191,7 @@ inline status check_quantization(const model_config& c, const std::map<std::stri
         return fail_in(folder, "tensor ", in_quotes(name), " is not quantized: ", c.family->name,
                        " is read with all of its projections quantized or none; "
                        "quantize it again without naming them in llm_int8_skip_modules");
-      // So are the experts of gpt-oss, in blocks.
+      // Quantized experts of gpt-oss are [experts, out, in] too, unquantized ones [experts, in, out].
       if (c.family->experts_in_out && !experts_in_out(c) && v.rank == 3)
         return fail_in(folder, "tensor ", in_quotes(name), " is not quantized: ", c.family->name,
                        " is read with the experts of all layers in MXFP4 or none");

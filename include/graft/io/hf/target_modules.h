@@ -2,7 +2,6 @@
 // Finds the modules of a model that an adapter targets, and gives each the facts about the others that it depends on.
 #pragma once
 #include <graft/core/name_suggestion.h>
-#include <graft/io/hf/default_targets.h>
 #include <graft/io/hf/modules.h>
 #include <graft/io/hf/target_parameters.h>
 #include <graft/io/peft/target_modules.h>
@@ -25,11 +24,6 @@ inline std::pair<int, std::size_t> module_order(const model_config& c, const std
 // `model` orders the targets for draws that span all of them; null keeps the order of `modules`.
 inline result<std::vector<base_layer*>> targets_of(const adapter_config& c, std::vector<base_layer>& modules,
                                                    const model_config* model = nullptr) {
-  if (c.default_targets && model != nullptr) {
-    const result<adapter_config> stated = with_default_targets(c, *model->family);
-    if (!stated) return stated.failure();
-    return targets_of(*stated, modules, model);
-  }
   std::vector<base_layer*> targets;
   const auto all_targets = std::make_shared<target_layers>();
   long long out = 0, in = 0;

@@ -4,11 +4,14 @@
 // no default: PEFT resolves it before it saves. Unknown keys are ignored because every release of PEFT adds some; but
 // an unknown key that is a near miss of a known and absent one is a spelling mistake, and an error.
 #pragma once
-#include <graft/io/edit_distance.h>
 #include <graft/io/peft/adapter_fields.h>
 #include <graft/io/peft/all.h>
 #include <graft/io/peft/config_refused.h>
 #include <graft/model/method_table.h>
+
+#include <algorithm>
+#include <string_view>
+#include <vector>
 
 namespace graft::io {
 
@@ -78,8 +81,8 @@ inline void read_trainable_tokens(config_reader& in, adapter_config& c) {
   });
 }
 
-// PEFT adapts parameters of modules by LoRA alone, and without the keys that it refuses there (peft/tuners/lora/layer.py,
-// ParamWrapper).
+// PEFT adapts parameters of modules by LoRA alone, and without the keys that it refuses there
+// (peft/tuners/lora/layer.py, ParamWrapper).
 inline void read_target_parameters(config_reader& in, adapter_config& c) {
   in.words("target_parameters", c.target_parameters);
   if (c.target_parameters.empty()) return;
@@ -195,6 +198,29 @@ template <class F> void each_known_key(const adapter_config& c, F see) {
   for (const char* k : shared_keys) see(k);
   for (const refused_key& k : refused_keys) see(k.key);
 }
+inline std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (const char letter : a) {
+    std::size_t corner = row[0]++;
+    for (std::size_t j = 0; j < b.size(); ++j) {
+      const std::size_t changed = corner + (letter == b[j] ? 0 : 1);
+      corner = row[j + 1];
+      row[j + 1] = std::min({changed, corner + 1, row[j] + 1});
+    }
+  }
+  return row[b.size()];
+}
+
+// Two words are near misses if at most two letters, and fewer than half of the intended word, have to be inserted,
+// deleted or replaced (Levenshtein distance).
+inline bool is_near_miss(std::string_view written, std::string_view meant) {
+  const std::size_t longer = std::max(written.size(), meant.size()), shorter = std::min(written.size(), meant.size());
+  if (longer > shorter + 2 || longer > 100) return false;
+  const std::size_t edits = edit_distance(written, meant);
+  return edits > 0 && edits <= 2 && 2 * edits < meant.size();
+}
+
 // Returns the known key that `written` misspells; null if `written` is a known key or resembles none. Distances are
 // computed for unknown keys only.
 inline const char* suggested_key(const adapter_config& c, std::string_view written) {

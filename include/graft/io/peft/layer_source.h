@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// peft_layer_state: the state of reading one layer of a PEFT folder, which is configuration, file, base layer, and what has
-// been read so far under the formula's names. Tensors must be finite, and all tensors of the layer must be used. Keys
-// are `base_model.model.<module>.<name>`, or `base_model.<name>` for tensors that all layers share.
+// peft_layer_state: the state of reading one layer of a PEFT folder, which is configuration, file, base layer, and what
+// has been read so far under the formula's names. Tensors must be finite, and all tensors of the layer must be used.
+// Keys are `base_model.model.<module>.<name>`, or `base_model.<name>` for tensors that all layers share.
 #pragma once
 #include <graft/io/peft/layer_values.h>
 #include <graft/io/peft/target_modules.h>

@@ -57,8 +57,9 @@ struct base_layer {
   std::shared_ptr<target_layers> all_targets{};  // null: the adapter has no other layers
   std::size_t number = 0;                        // index in all_targets->all
   bool stored_in_out = false;                    // experts: the weight is [experts, in, out]
-  // For a parameter that target_parameters names this is the path of the module in adapter files that has it, with `base_layer`
-  // once for each further parameter of that module (io/hf/target_parameters.h). Empty: `module` is that path.
+  // For a parameter that target_parameters names this is the path of the module in adapter files that has it, with
+  // `base_layer` once for each further parameter of that module (io/hf/target_parameters.h). Empty: `module` is that
+  // path.
   std::string wrapped_module{};
   const std::string& file_path() const { return wrapped_module.empty() ? module : wrapped_module; }
 };

@@ -50,8 +50,8 @@ class added_token_finder {
   }
 
  private:
-  // The longest added token that s begins with. Its contents are looked up by length, so that a vocabulary with thousands
-  // of added tokens costs no more than their different lengths.
+  // The longest added token that s begins with. Its contents are looked up by length, so that a vocabulary with
+  // thousands of added tokens costs no more than their different lengths.
   const added_token* at(std::string_view s) const {
     for (const std::size_t n : lengths_[static_cast<unsigned char>(s[0])]) {
       if (n > s.size()) continue;

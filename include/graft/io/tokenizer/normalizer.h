@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Normalizers: what tokenizer.json does to a text before it is split (Prepend, Replace, NFC, NFD, NFKC, NFKD, Lowercase,
-// Strip, StripAccents), one step after the other.
+// Normalizers: what tokenizer.json does to a text before it is split (Prepend, Replace, NFC, NFD, NFKC, NFKD,
+// Lowercase, Strip, StripAccents), one step after the other.
 #pragma once
 #include <graft/io/tokenizer/normal_forms.h>
 #include <graft/io/tokenizer/split_regex.h>

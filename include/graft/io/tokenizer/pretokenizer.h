@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Pretokenizers: split normalized text into the words that the model encodes one by one. Steps follow one another, and
-// each splits the pieces of the step before it: Split, Digits, Punctuation, Whitespace, WhitespaceSplit by a pattern or a
-// set of characters; Metaspace, which writes spaces as ▁; ByteLevel, which writes bytes as characters.
+// each splits the pieces of the step before it: Split, Digits, Punctuation, Whitespace, WhitespaceSplit by a pattern or
+// a set of characters; Metaspace, which writes spaces as ▁; ByteLevel, which writes bytes as characters.
 #pragma once
 #include <graft/io/tokenizer/byte_alphabet.h>
 #include <graft/io/tokenizer/normalizer.h>

@@ -7,6 +7,7 @@
 // and names what is to leave (leaving()), because only it may change the model.
 #pragma once
 #include <graft/core/name_suggestion.h>
+#include <graft/core/result.h>
 #include <graft/model/adapter_set.h>
 #include <graft/model/serving/request.h>
 

@@ -6,8 +6,8 @@
 // lets nobody past, so that long requests do not starve.
 //
 // Prefix cache: a sequence that begins with tokens which another one with the same versions of the same adapters
-// has computed, running or ended, copies its keys and values. A sequence whose prompt another one is computing waits for
-// it. Ended sequences keep their segments until the memory is needed, the least recently used leaves first.
+// has computed, running or ended, copies its keys and values. A sequence whose prompt another one is computing waits
+// for it. Ended sequences keep their segments until the memory is needed, the least recently used leaves first.
 #pragma once
 #include <graft/backend/lru_cache.h>
 #include <graft/model/serving/adapter_store.h>
@@ -80,8 +80,8 @@ class scheduler {
                                      [](const auto& a, const auto& b) { return a->before(*b); });
     waiting_.insert(at, std::move(s));
   }
-  // Plans a step. ready(request_state&) acquires the adapters of a request; a sequence whose request failed is handed to
-  // failed(sequence&) and forgotten.
+  // Plans a step. ready(request_state&) acquires the adapters of a request; a sequence whose request failed is handed
+  // to failed(sequence&) and forgotten.
   template <class Ready, class Failed> const step_plan& plan(Ready ready, Failed failed) {
     plan_.clear();
     long long budget = limits_.tokens_per_step;

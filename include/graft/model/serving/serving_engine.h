@@ -7,8 +7,9 @@
 //     std::thread loop([&] { (*served)->run(); });
 //     auto sent = (*served)->submit({.prompt = ids, .adapters = {"sql"}, .max_tokens = 64});
 //     while (auto e = sent.to->next(1s)) if (e->finished) break;
-// A sequence's tokens do not depend on what else is in the batch, up to the rounding of sums over another number of rows.
-// Tokens are sampled on the host, because requests have settings of their own.
+// Tokens are sampled on the host, because requests have settings of their own. On the CPU the logits of a sequence have
+// the same bits whatever else is in the batch, however its prompt is cut into chunks and whatever of it was reused
+// (serving_settings::batch_invariant); on a GPU sums over another number of rows may round otherwise.
 #pragma once
 #include <graft/model/generate.h>
 #include <graft/model/serving/scheduler.h>
@@ -22,6 +23,7 @@ struct serving_settings {
   int resident_adapters = 16;  // in memory at a time
   int max_waiting = 256;       // sequences that wait; more requests are refused
   step_mode steps = step_mode::standard;
+  bool batch_invariant = true;  // on an engine that has such products; prompts then take longer
 };
 
 // The message of requests that the end of the engine ended.
@@ -325,7 +327,7 @@ template <class Engine> class serving_engine : public serving_base {
   // Runs a step. Returns false if there was nothing to compute.
   bool step() {
     const auto begin = clock::now();
-    const bool was_loading = store_.loading();
+    const bool was_loading = store_.loading() || installing_;
     exchange_adapters();
     begin_step();
     const scheduler::step_plan& now = plan();
@@ -351,7 +353,16 @@ template <class Engine> class serving_engine : public serving_base {
   }
   typename Engine::queue& queue() { return model_->programs().queue; }
 
-  // Removes the adapters that leave, and adds one that was loaded.
+  // An adapter that was read and is added block by block.
+  struct installation {
+    adapter_store::loaded_files files;
+    typename causal_lm<Engine>::pending_add pending;
+  };
+  // Between two steps so much of an adapter is added as takes a quarter of a step, and at least one block; while nothing
+  // runs, all of it.
+  static constexpr double installing_share = 0.25;
+
+  // Removes the adapters that leave, and adds those that were loaded.
   void exchange_adapters() {
     std::vector<shared_adapter> gone;
     for (const shared_version& v : store_.leaving()) {
@@ -366,17 +377,41 @@ template <class Engine> class serving_engine : public serving_base {
                             [&](const auto& a) { return std::find(gone.begin(), gone.end(), a) != gone.end(); });
       });
     }
-    auto files = store_.loaded();
-    if (files) {
-      status done = ok;
-      if (!files->adapter)
-        done = files->adapter.failure();
-      else if (status s = model_->add(adapter_store::id_of(*files), std::move(*files->adapter), stacks_, &cache_); !s)
-        done = fail(files->folder.c_str(), ": ", s.message());
-      store_.installed(*files, done);
-      count([&](serving_stats& s) { ++(done ? s.adapters_loaded : s.adapters_failed); });
-    }
+    install_adapters();
     count([&](serving_stats& s) { s.adapters_left += static_cast<long long>(gone.size()); });
+  }
+  void install_adapters() {
+    const auto begin = clock::now();
+    const serving_stats now = stats();
+    const double usual_step = now.steps > 0 ? now.step_seconds / static_cast<double>(now.steps) : 0;
+    const auto is_over = [&] {
+      return !scheduler_.running().empty() &&
+             std::chrono::duration<double>(clock::now() - begin).count() >= installing_share * usual_step;
+    };
+    do {
+      if (!installing_) {
+        auto files = store_.loaded();
+        if (!files) return;
+        if (!files->adapter) {
+          install(*files, files->adapter.failure());
+          continue;
+        }
+        auto pending = model_->begin_add(adapter_store::id_of(*files), std::move(*files->adapter));
+        if (!pending) {
+          install(*files, fail(files->folder.c_str(), ": ", pending.message()));
+          continue;
+        }
+        installing_.emplace(installation{std::move(*files), std::move(*pending)});
+      }
+      const result<bool> added = model_->continue_add(installing_->pending, stacks_, cache_);
+      if (added && !*added) continue;
+      const installation done = std::move(*std::exchange(installing_, std::nullopt));
+      install(done.files, added ? status(ok) : status(fail(done.files.folder.c_str(), ": ", added.message())));
+    } while (!is_over());
+  }
+  void install(const adapter_store::loaded_files& files, const status& done) {
+    store_.installed(files, done);
+    count([&](serving_stats& s) { ++(done ? s.adapters_loaded : s.adapters_failed); });
   }
   void compute(const scheduler::step_plan& now) {
     chunks_.clear(), names_.clear(), ended_.clear();
@@ -407,6 +442,17 @@ template <class Engine> class serving_engine : public serving_base {
   // Writes the logits of the last token of each chunk to host_logits_.
   status run_chunks(const scheduler::step_plan& now) {
     const auto guard = model_->lock();
+    if constexpr (requires { queue().batch_invariant; }) {
+      bool& of_queue = queue().batch_invariant;
+      const bool before = std::exchange(of_queue, settings_.batch_invariant);
+      status s = run_locked(now);
+      of_queue = before;
+      return s;
+    } else {
+      return run_locked(now);
+    }
+  }
+  status run_locked(const scheduler::step_plan& now) {
     for (const scheduler::row_copy& c : now.copies)
       for (device_rows<Engine>& layer : cache_.layers) {
         const long long row = layer.bytes() / cache_.slots;
@@ -453,6 +499,7 @@ template <class Engine> class serving_engine : public serving_base {
   std::vector<sequence_chunk> chunks_;
   std::vector<adapter_registry::names> names_;
   std::vector<sequence*> ended_;
+  std::optional<installation> installing_;
 };
 
 }  // namespace graft::serving

@@ -5,7 +5,7 @@
 //     expand   dx = other + drop(T A), or several such terms for branches that share one input
 // A target with kernels of these forms runs each as one launch. The base layer's GEMM then computes
 //     forward  y = x Wᵀ + U Bᵀ with U from shrink   backward  dy W, and T, which it stores for the others
-// and dB = dyᵀ U is a fused wgrad of the launch of dy W, as without dropout (plan/launch/fused_wgrad.h).
+// and dB = dyᵀ U is a fused wgrad of the launch of dy W, as without dropout (plan/launch/gemm.h).
 #pragma once
 #include <graft/plan/launch/gemm_slots.h>
 

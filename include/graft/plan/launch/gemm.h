@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// gemm_launch: a product with its slots (gemm_slots.h), or a group of products that read one input (grouped.h), with
-// the wgrads (fused_wgrad.h) and the norm (fused_norm.h) that run in its launch.
+// gemm_launch: a product with its slots (gemm_slots.h), or a group of products that read one input, with the wgrads and
+// the norm that run in its launch.
 #pragma once
 #include <graft/plan/launch/dropout_gemm.h>
 #include <graft/plan/launch/expression.h>
-#include <graft/plan/launch/fused_norm.h>
-#include <graft/plan/launch/fused_wgrad.h>
 #include <graft/plan/launch/gemm_problem.h>
-#include <graft/plan/launch/grouped.h>
+#include <graft/plan/launch/gemm_slots.h>
 #include <graft/plan/launch/matrix_chain.h>
 #include <graft/plan/launch/matrix_stack.h>
 #include <graft/plan/launch/nodes.h>
@@ -16,6 +14,167 @@
 #include <initializer_list>
 
 namespace graft {
+
+// ---- Grouped GEMM
+
+// Grouped GEMM: products that read one input (Q, K and V; gate and up) run as one launch. Skinny GEMMs read their
+// weights as one matrix, large ones run one after the other. Each product has its own adapter, factors and activation;
+// one that adds a residual, or stores or reads more than x and its result, cannot be grouped. Where the results of two
+// products are read only by their elementwise product (the gate of SwiGLU or GeGLU), that gate is part of the launch.
+
+constexpr bool can_be_grouped(const gemm_slots& p) {
+  return p.pre_epilogue < 0 && !exposes_shrink(p) && p.weight_is_nt && p.prologue < 0 && p.gate < 0 && p.residual < 0;
+}
+// For each product the members of its group, itself included, in the order of their results; at most `most` of them.
+[[gnu::cold]] constexpr sequence<sequence<int>> group_products(const sequence<gemm_slots>& products, int most) {
+  sequence<sequence<int>> groups;
+  for (int k = 0; k < products.size(); ++k) {
+    sequence<int> single;
+    single.push(k);
+    groups.push(single);
+  }
+  node_set taken(products.size());
+  for (int k = products.size() - 1; k >= 0; --k) {  // products are stored from the last one to the first
+    if (taken[k] || !can_be_grouped(products[k])) continue;
+    sequence<int> group;
+    for (int other = k; other >= 0 && group.size() < most; --other)
+      if (!taken[other] && products[other].x == products[k].x && can_be_grouped(products[other])) group.push(other);
+    for (const int member : group) taken.add(member), groups[member] = group;
+  }
+  return groups;
+}
+// The elementwise product of the results of p and q; none_id: there is none, or a result has other readers.
+constexpr id gate_of(const graph& g, const sequence<int>& readers, const gemm_slots& p, const gemm_slots& q) {
+  for (id i = 0; i < g.size; ++i) {
+    const node& v = g[i];
+    const bool of_both =
+        v.what == op::mul && ((v.a == p.result && v.b == q.result) || (v.a == q.result && v.b == p.result));
+    if (!of_both || readers[p.result] != 1 || readers[q.result] != 1) continue;
+    bool same = true;
+    for (int axis = 0; axis < 4; ++axis)
+      same = same && v.d[axis] == g[p.result].d[axis] && v.d[axis] == g[q.result].d[axis];
+    if (same) return i;
+  }
+  return none_id;
+}
+
+// ---- Fused RMS norm
+
+// Fused RMS norm: a norm that only GEMMs read needs no launch, because it is a factor per column and one per token,
+//     norm(h) Wᵀ = (h ⊙ gain) Wᵀ / rms(h)
+// The GEMM that computes h stores h ⊙ gain and the sums for 1 / rms(h) in its epilogue, and the GEMMs that read the
+// norm multiply their accumulators by 1 / rms(h). These are linear in x, so that low-rank branches and factors per
+// output still apply. If the norm reads the graph's input, the GEMM that computes h is in the previous block's graph.
+
+struct gemm_launch;
+
+// True for a GEMM whose epilogue can compute the norm of its result, and whose x can be such a norm.
+constexpr bool can_fuse_norm(const gemm_slots& p) {
+  return p.pre_epilogue < 0 && !exposes_shrink(p) && p.weight_is_nt && p.prologue < 0;
+}
+// True for an RMS norm with gain all of whose readers are such GEMMs.
+[[gnu::cold]] constexpr bool only_products_read(const graph& g, const rowwise_launch& r, const sequence<int>& readers,
+                                                const sequence<gemm_slots>& products) {
+  if (r.norm < 0 || r.grad_output >= 0 || g[r.norm].k[0] != dim{1} || !detail::one_matrix(g[r.result])) return false;
+  int reads = 0;
+  for (const gemm_slots& p : products) {
+    if (p.x != r.result) continue;
+    if (!can_fuse_norm(p)) return false;
+    reads += 1 + p.branches.size();
+  }
+  return reads > 0 && reads == readers[r.result];
+}
+
+// True where rowwise launch `norm` is fused into the kernel of the GEMM `before` and into those of all its readers.
+template <class Plan>
+constexpr bool fuses_norm(const gemm_problem& before, const graph& g, const Plan& p, int norm, const size_values& s,
+                          const quant_format& stored) {
+  const auto& fused = p.to.template can<gemm_launch>().norm_is_fused;
+  if (norm < 0 || !fused) return false;
+  sequence<gemm_problem> norm_readers;
+  for (const gemm_slots& reader : p.products)
+    if (reader.x == p.template all<rowwise_launch>()[norm].result)
+      norm_readers.push(shape_of(g, reader, s, before.type, stored));
+  return fused(before, norm_readers.begin(), norm_readers.size(), p.to);
+}
+// True for a look-up of whole rows in an unsharded table.
+constexpr bool gathers_rows(const node& v) { return v.what == op::gather && !v.ta && !is_shard(v); }
+// True where the norm that g begins with is fused into the graph `previous`, whose first output is the input of g.
+template <class Plan>
+constexpr bool fuses_input_norm(const graph& previous, const Plan& its, const size_values& its_sizes, const graph& g,
+                                const Plan& p, const size_values& s, dtype type,
+                                const quant_format& stored_previous = {}, const quant_format& stored = {}) {
+  for (const gemm_slots& last : its.products)
+    if (last.result == previous.out[0].at)
+      return fuses_norm(shape_of(previous, last, its_sizes, type, stored_previous), g, p, p.input_norm, s, stored);
+  if (!gathers_rows(previous[previous.out[0].at]) || !stored_previous.plain() || p.input_norm < 0) return false;
+  for (const gemm_slots& reader : p.products) {  // a look-up must meet the conditions of a GEMM of its width
+    if (reader.x != p.template all<rowwise_launch>()[p.input_norm].result) continue;
+    gemm_problem as_wide = shape_of(g, reader, s, type, stored);
+    as_wide.n = static_cast<int>(g.sizes.value(g[reader.x].d[3], s));
+    return fuses_norm(as_wide, g, p, p.input_norm, s, stored);
+  }
+  return false;
+}
+
+// ---- Fused wgrads
+
+// Fused wgrads: which wgrads run in the launch of a dgrad GEMM, on multiprocessors that its tiles leave idle. With a
+// low-rank branch the GEMM is dx = dy W + T A with T = dy B, [tokens, rank], and the wgrads are dA = Tᵀ x, which waits
+// for T within the launch, and dB = dyᵀ U, where U = x Aᵀ is the shrink result of forward. With a factor l per column
+// of dy it is dx = (dy ⊙ l) W, and the wgrad is the gradient of l, Σ dy ⊙ u per column.
+
+// For each wgrad the product whose launch it runs in, or -1. A product takes at most two: one that waits for T and one
+// that does not. All are -1 where the target has no such kernel.
+[[gnu::cold]] constexpr sequence<int> wgrad_fusion(const graph& g, const sequence<gemm_slots>& products,
+                                                   const sequence<wgrad_sum>& sums, bool target_can) {
+  sequence<int> fused_wgrads(sums.size(), -1);
+  if (!target_can) return fused_wgrads;
+  auto hosts_column_wgrad = [&](const gemm_slots& p) {
+    return p.branches.empty() && !p.weight_is_nt && p.prologue >= 0 && base_leaf(g, p.weight) >= 0;
+  };
+  auto hosts = [&](const gemm_slots& p) {
+    const bool branches = p.branches.size() == 1 && p.branches[0].stores_shrink && !p.weight_is_nt && p.prologue < 0;
+    return (branches && base_leaf(g, p.weight) >= 0) || hosts_column_wgrad(p);
+  };
+  node_set inside(g.size);  // the nodes of all possible hosts
+  for (const gemm_slots& p : products)
+    for (const id i : p.inside)
+      if (hosts(p)) inside.add(i);
+  const node_set after = [&] {
+    node_set s = inside;
+    for (id i = 0; i < g.size; ++i)
+      for (int k = 0; k < 3; ++k)
+        if (const id o = g[i].operand(k); o >= 0 && s[o]) s.add(i);
+    return s;
+  }();
+  sequence<unsigned> taken(products.size(), 0);  // bit 0: a wgrad that waits for T, bit 1: one that does not
+  for (const bool own : {true, false})           // wgrads of the product's own branch come first
+    for (int at = 0; at < products.size(); ++at) {
+      const gemm_slots& p = products[at];
+      if (!hosts(p)) continue;
+      const node_set needed = below(g, p.result);
+      node_set made(g.size);  // computed by this launch
+      for (const id i : p.inside) made.add(i);
+      const bool columnwise = hosts_column_wgrad(p);
+      const id shrink = columnwise ? none_id : p.branches[0].s;
+      // True for T, and for values computed before the launch: they depend on no host, or the product needs them.
+      auto ready = [&](id i) { return i == shrink || !after[i] || (needed[i] && !made[i]); };
+      for (int k = sums.size() - 1; k >= 0; --k) {
+        const wgrad_sum& s = sums[k];
+        if (s.by_column != columnwise || s.scaled >= 0 || fused_wgrads[k] >= 0 || needed[s.product]) continue;
+        const bool waits_for_shrink = s.left == shrink || s.right == shrink;
+        if (own && !waits_for_shrink && s.left != p.x && s.right != p.x) continue;
+        const unsigned bit = waits_for_shrink ? 1 : 2;
+        if ((taken[at] & bit) != 0 || !ready(s.left) || !ready(s.right)) continue;
+        if (g[s.left].d[2] != g[p.result].d[2] || g[s.right].d[2] != g[p.result].d[2]) continue;
+        fused_wgrads[k] = at, taken[at] |= bit;
+      }
+    }
+  return fused_wgrads;
+}
+
+// ---- The launch
 
 struct gemm_launch {
   struct capabilities : gemm_slot_capabilities {
@@ -60,6 +219,10 @@ struct gemm_launch {
   template <class F> constexpr void each_wgrad(int, F f) const {
     for (const int k : fused_wgrads)
       if (k >= 0) f(k);
+  }
+  // Calls f with what its products read besides the operands of its nodes: packed inputs and residuals.
+  template <class Plan, class F> constexpr void each_further_read(const Plan& p, F f) const {
+    each_product([&](int k) { f(p.products[k].x), f(p.products[k].residual); });
   }
   // Calls f with the index of each product.
   template <class F> constexpr void each_product(F f) const {

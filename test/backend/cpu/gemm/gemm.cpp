@@ -101,6 +101,40 @@ TEST_CASE("gemm: a float result has the same bits alone, in a row and in a large
     }
 }
 
+TEST_CASE("gemm: rows of a batch-invariant product have the same bits in a GEMM of any size") {
+  const cpu::batch_invariant_scope on(true);
+  const long long most = 150;
+  for (const long long k : {1, 8, 16, 37, 48, 49, 64, 65, 200, 700})
+    for (const long long n : {1, 7, 16, 50, 64, 150})
+      for (const bool column_major : {false, true})
+        for (const int accumulate : {0, 1, -1}) {
+          owned<float> b = random_tensor<float>({1, 1, n, k}, 2), rows = random_tensor<float>({1, 1, most, k}, 1);
+          const cpu::strided<float> right =
+              column_major ? cpu::strided<float>{b.v.data(), n, 1} : cpu::strided<float>{b.v.data(), 1, k};
+          const owned<float> before = random_tensor<float>({1, 1, most, n}, 3);
+          owned<float> all = before, some = before;
+          cpu::gemm<float>(most, n, k, {rows.v.data(), k, 1}, right, all.v.data(), n, accumulate);
+          for (long long first = 0, m = 1; first < most; first += m, m = first % 7 == 0 ? 1 : m + 3) {
+            m = std::min(m, most - first);
+            cpu::gemm<float>(m, n, k, {rows.v.data() + first * k, k, 1}, right, some.v.data() + first * n, n,
+                             accumulate);
+          }
+          INFO("k ", k, ", n ", n, ", column-major ", column_major, ", accumulate ", accumulate);
+          CHECK(some.v == all.v);
+          double furthest_of_one = 0;
+          for (long long j = 0; j < n; ++j) {
+            double sum = 0;
+            for (long long p = 0; p < k; ++p)
+              sum += static_cast<double>(rows.at(0, 0, most - 1, p)) *
+                     static_cast<double>(right.p[p * right.row + j * right.col]);
+            const std::size_t at = static_cast<std::size_t>((most - 1) * n + j);
+            const double expected = accumulate == 0 ? sum : static_cast<double>(before.v[at]) + accumulate * sum;
+            furthest_of_one = std::max(furthest_of_one, std::abs(static_cast<double>(all.v[at]) - expected));
+          }
+          CHECK(furthest_of_one < 1e-4);
+        }
+}
+
 #if defined(_OPENMP)
 TEST_CASE("gemm: the same bits on any number of threads") {
   const int usual = omp_get_max_threads();

@@ -38,8 +38,8 @@ TEST_CASE("checkpoint formats: every element means what its format says, and any
     bool right = true;
     for (long long r = 0; r < 5; ++r)
       for (long long c = 0; c < 96; ++c)
-        right =
-            right && w.numbers[static_cast<std::size_t>(r * 96 + c)] == static_cast<float>(meaning_of(w.codes, r, c));
+        right = right &&
+                w.numbers[static_cast<std::size_t>(r * 96 + c)] == static_cast<float>(meaning_of(w.quantized, r, c));
     CHECK(right);
     bool parts = true;
     for (long long first = 0; first < 200; first += 3)
@@ -51,7 +51,7 @@ TEST_CASE("checkpoint formats: every element means what its format says, and any
       }
     CHECK(parts);
     std::vector<double> wide(w.numbers.size());
-    cpu::read(w.codes.as_view(), 0, 5 * 96, wide.data());
+    cpu::read(w.quantized.as_view(), 0, 5 * 96, wide.data());
     CHECK(std::equal(wide.begin(), wide.end(), w.numbers.begin()));
   }
 }
@@ -61,7 +61,7 @@ TEST_CASE("checkpoint formats: rows that end inside a chunk of 32, as AWQ may ha
     const quantized_and_plain w({}, 3, cols, {.type = dtype::u4, .scaled = scale_granularity::block, .block = 16});
     for (long long r = 0; r < 3; ++r)
       for (long long c = 0; c < cols; ++c)
-        CHECK(w.numbers[static_cast<std::size_t>(r * cols + c)] == static_cast<float>(meaning_of(w.codes, r, c)));
+        CHECK(w.numbers[static_cast<std::size_t>(r * cols + c)] == static_cast<float>(meaning_of(w.quantized, r, c)));
   }
 }
 
@@ -74,7 +74,7 @@ TEST_CASE("checkpoint formats: products, in both directions, of few and of many 
       for (const long long m : {1LL, 4LL, 5LL, 70LL})
         for (const bool tb : {true, false})
           for (const int accumulate : {0, -1}) {
-            INFO(e.name, ", ", rows, " rows of the weight, ", m, " tokens, across ", !tb);
+            INFO(e.name, ", ", rows, " rows of the weight, ", m, " tokens, NN layout ", !tb);
             const long long k = tb ? cols : rows, n = tb ? rows : cols;
             std::vector<float> x = normal_numbers(m * k, 4), y(static_cast<std::size_t>(m * n), 2.0F), expected = y;
             const cpu::tensor<float> a{x.data(), {1, 1, m, k}};
@@ -100,7 +100,7 @@ TEST_CASE("mxfp4 and nvfp4: numbers become the nearest code of their block, and 
     CHECK(once.numbers == again.numbers);
     const bool is_mx = format.block == 32;
     for (std::size_t i = 0; i < from.size(); ++i) {
-      const float scale = cpu::scale_at(*once.codes.quant, static_cast<long long>(i) / format.block),
+      const float scale = cpu::scale_at(*once.quantized.quant, static_cast<long long>(i) / format.block),
                   x = from[i] / scale, size = std::abs(x);
       const float step = size < 2 ? 0.5F : size < 4 ? 1.0F : 2.0F;
       // The scale of NVFP4 is rounded, so that its largest number may be a little above 6.

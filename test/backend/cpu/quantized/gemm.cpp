@@ -30,7 +30,7 @@ double step_at(const weight_view& w, long long at) {
 
 }  // namespace
 
-TEST_CASE("codes: numbers become the nearest code, within half a step of their block") {
+TEST_CASE("quantized: numbers become the nearest code, within half a step of their block") {
   for (const named_quant_format& e : every_quant_format()) {
     if (e.format.scales == dtype::u8 || e.format.scaled == scale_granularity::row_flat_block || !can_quantize(e.format))
       continue;  // their scales are rounded too
@@ -51,7 +51,7 @@ TEST_CASE("codes: numbers become the nearest code, within half a step of their b
   }
 }
 
-TEST_CASE("codes: what was dequantized is quantized to the same numbers") {
+TEST_CASE("quantized: what was dequantized is quantized to the same numbers") {
   for (const named_quant_format& e : every_quant_format()) {
     if (e.format.scales == dtype::u8 || e.format.scaled == scale_granularity::row_flat_block || e.name == "int8" ||
         !can_quantize(e.format))
@@ -62,11 +62,11 @@ TEST_CASE("codes: what was dequantized is quantized to the same numbers") {
     for (std::size_t i = 0; i < once.numbers.size(); ++i)
       most = std::max(most, std::abs(static_cast<double>(once.numbers[i] - again.numbers[i])));
     CHECK(most <= 1e-6);
-    if (e.format.type != dtype::fp4) CHECK(once.codes.data == again.codes.data);  // whose zero has two codes
+    if (e.format.type != dtype::fp4) CHECK(once.quantized.data == again.quantized.data);  // whose zero has two codes
   }
 }
 
-TEST_CASE("codes: any part of a weight is decoded as it is in the whole") {
+TEST_CASE("quantized: any part of a weight is dequantized as it is in the whole") {
   for (const named_quant_format& e : every_quant_format()) {
     INFO(e.name);
     const long long rows = 9, cols = e.format.block_bytes > 0 ? 96 : 45;
@@ -81,12 +81,12 @@ TEST_CASE("codes: any part of a weight is decoded as it is in the whole") {
       }
     CHECK(right);
     std::vector<double> wide(w.numbers.size());
-    cpu::read(w.codes.as_view(), 0, rows * cols, wide.data());
+    cpu::read(w.quantized.as_view(), 0, rows * cols, wide.data());
     CHECK(std::equal(wide.begin(), wide.end(), w.numbers.begin()));
   }
 }
 
-TEST_CASE("codes: products from codes are those of the numbers that they mean") {
+TEST_CASE("quantized: products are those of the dequantized numbers") {
   for (const named_quant_format& e : every_quant_format())
     for (const long long m : {1LL, 2LL, 3LL, 4LL, 5LL, 17LL, 70LL})
       for (const bool tb : {true, false})
@@ -104,7 +104,7 @@ TEST_CASE("codes: products from codes are those of the numbers that they mean") 
           double worst = 0;
           for (std::size_t i = 0; i < y.size(); ++i)
             worst = std::max(worst, std::abs(static_cast<double>(y[i] - expected[i])));
-          INFO(e.name, ", ", m, " rows, across ", !tb);
+          INFO(e.name, ", ", m, " rows, NN layout ", !tb);
           CHECK(worst < 1e-3 / 16);
         }
 }
@@ -113,7 +113,8 @@ namespace {
 
 // How far y = x wᵀ is from the sum in double, over what is added up: the largest of all rows and tokens.
 double worst_of_size(const quantized_and_plain& w, const std::vector<float>& x, const std::vector<float>& y) {
-  const std::size_t rows = static_cast<std::size_t>(w.codes.rows), cols = static_cast<std::size_t>(w.codes.cols);
+  const std::size_t rows = static_cast<std::size_t>(w.quantized.rows),
+                    cols = static_cast<std::size_t>(w.quantized.cols);
   double worst = 0;
   for (std::size_t t = 0; t < x.size() / cols; ++t)
     for (std::size_t r = 0; r < rows; ++r) {
@@ -128,7 +129,7 @@ double worst_of_size(const quantized_and_plain& w, const std::vector<float>& x, 
   return worst;
 }
 std::vector<float> product_of(const quantized_and_plain& w, std::vector<float> x) {
-  const long long rows = w.codes.rows, cols = w.codes.cols, m = static_cast<long long>(x.size()) / cols;
+  const long long rows = w.quantized.rows, cols = w.quantized.cols, m = static_cast<long long>(x.size()) / cols;
   std::vector<float> y(static_cast<std::size_t>(m * rows));
   cpu::weight_gemm<float>({y.data(), {1, 1, m, rows}}, {x.data(), {1, 1, m, cols}}, w.as_weight(), {false, true});
   return y;
@@ -136,7 +137,7 @@ std::vector<float> product_of(const quantized_and_plain& w, std::vector<float> x
 
 }  // namespace
 
-TEST_CASE("codes: few tokens on rows of whole blocks, whatever the sizes of their numbers") {
+TEST_CASE("quantized: few tokens on rows of whole blocks, whatever the sizes of their numbers") {
   for (const named_quant_format& e : every_quant_format())
     for (const long long cols : {8192LL, 352LL}) {
       const long long rows = cols > 4096 ? 7 : 11;
@@ -156,7 +157,7 @@ TEST_CASE("codes: few tokens on rows of whole blocks, whatever the sizes of thei
 
 // Digits that are bytes must not add up to more than a register holds: here all are as large as they can be. Floats that are
 // rounded the same way at every addition may be 1e-5 away.
-TEST_CASE("codes: numbers of one size and sign, and of which one is larger") {
+TEST_CASE("quantized: numbers of one size and sign, and of which one is larger") {
   const long long rows = 5, cols = 8192;
   for (const named_quant_format& e : every_quant_format())
     for (const float sign : {1.0F, -1.0F}) {
@@ -172,7 +173,43 @@ TEST_CASE("codes: numbers of one size and sign, and of which one is larger") {
     }
 }
 
-TEST_CASE("codes: a product has the same bits wherever x and the weight lie, and whichever rows are asked for") {
+TEST_CASE("quantized: rows of a batch-invariant product have the same bits among any number of rows") {
+  const cpu::batch_invariant_scope on(true);
+  const long long rows = 101, cols = 512, most = 90;
+  for (const named_quant_format& e : every_quant_format()) {
+    INFO(e.name);
+    const quantized_and_plain w(normal_numbers(rows * cols, 17), rows, cols, e.format);
+    const std::vector<float> x = normal_numbers(most * cols, 18), all = product_of(w, x);
+    for (const long long m : {1LL, 2LL, 5LL, 16LL, 17LL, 64LL, 65LL}) {
+      const std::vector<float> some = product_of(w, {x.end() - m * cols, x.end()});
+      CHECK(std::equal(some.begin(), some.end(), all.end() - m * rows));
+    }
+  }
+}
+TEST_CASE("quantized: rows of a batch-invariant product with half-precision weights have the same bits, too") {
+  const cpu::batch_invariant_scope on(true);
+  const long long rows = 101, most = 90;
+  for (const long long cols : {40LL, 200LL})
+    for (const dtype type : {dtype::bf16, dtype::f16}) {
+      const std::vector<float> numbers = normal_numbers(rows * cols, 17), x = normal_numbers(most * cols, 18);
+      std::vector<std::uint16_t> stored(numbers.size());
+      cpu::write(numbers.data(), 0, rows * cols, mutable_view{stored.data(), type, {rows, cols, 1, 1}, 2});
+      const weight_view w = weight_of(view{stored.data(), type, {rows, cols, 1, 1}, 2}, rows, cols);
+      const auto product = [&](std::vector<float> from) {
+        const long long m = static_cast<long long>(from.size()) / cols;
+        std::vector<float> y(static_cast<std::size_t>(m * rows));
+        cpu::weight_gemm<float>({y.data(), {1, 1, m, rows}}, {from.data(), {1, 1, m, cols}}, w, {false, true});
+        return y;
+      };
+      const std::vector<float> all = product(x);
+      for (const long long m : {1LL, 2LL, 4LL, 5LL, 17LL, 65LL}) {
+        const std::vector<float> some = product({x.end() - m * cols, x.end()});
+        CHECK(std::equal(some.begin(), some.end(), all.end() - m * rows));
+      }
+    }
+}
+
+TEST_CASE("quantized: a product has the same bits wherever x and the weight lie, and whichever rows are asked for") {
   const long long rows = 13, cols = 512;
   for (const named_quant_format& e : every_quant_format()) {
     INFO(e.name);
@@ -181,8 +218,8 @@ TEST_CASE("codes: a product has the same bits wherever x and the weight lie, and
     for (const long long m : {1LL, 3LL, 4LL}) {
       const std::vector<float> x = normal_numbers(m * cols, 18), y = product_of(w, x);
       for (const std::size_t away : {1U, 3U}) {
-        std::vector<unsigned char> bytes(w.codes.data.size() + away);
-        std::copy(w.codes.data.begin(), w.codes.data.end(), bytes.begin() + static_cast<std::ptrdiff_t>(away));
+        std::vector<unsigned char> bytes(w.quantized.data.size() + away);
+        std::copy(w.quantized.data.begin(), w.quantized.data.end(), bytes.begin() + static_cast<std::ptrdiff_t>(away));
         std::vector<float> moved(x.size() + away), again(y.size());
         std::copy(x.begin(), x.end(), moved.begin() + static_cast<std::ptrdiff_t>(away));
         weight_view view = w.as_weight();
@@ -200,7 +237,7 @@ TEST_CASE("codes: a product has the same bits wherever x and the weight lie, and
   }
 }
 
-TEST_CASE("codes: few tokens on rows of whole blocks") {
+TEST_CASE("quantized: few tokens on rows of whole blocks") {
   const long long rows = 71, cols = 512;
   const std::vector<float> x = normal_numbers(64 * cols, 15);
   for (const named_quant_format& e : every_quant_format()) {
@@ -224,7 +261,7 @@ TEST_CASE("codes: few tokens on rows of whole blocks") {
   }
 }
 
-TEST_CASE("codes: every code of FP8 is its number, and what is none makes its own row none") {
+TEST_CASE("quantized: every code of FP8 is its number, and what is none makes its own row none") {
   const float scale = 0.0123F;
   std::vector<unsigned char> codes(4 * 256);
   for (std::size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<unsigned char>(i * 167);
@@ -244,7 +281,7 @@ TEST_CASE("codes: every code of FP8 is its number, and what is none makes its ow
   }
 }
 
-TEST_CASE("codes: a weight on the left, across too, and the sums of squares of its rows") {
+TEST_CASE("quantized: a weight on the left, in NN layout too, and the sums of squares of its rows") {
   for (const named_quant_format& e : every_quant_format())
     for (const bool ta : {false, true})
       for (const bool tb : {false, true}) {
@@ -272,7 +309,7 @@ TEST_CASE("codes: a weight on the left, across too, and the sums of squares of i
       }
 }
 
-TEST_CASE("codes: numbers that are not finite and rows that are no whole blocks are refused") {
+TEST_CASE("quantized: numbers that are not finite and rows that are no whole blocks are refused") {
   std::vector<float> w = normal_numbers(64, 1);
   CHECK_FALSE(bool(cpu::quantize(w.data(), 2, 30, quant_formats::q8_0_format::format())));
   CHECK_FALSE(bool(cpu::quantize(w.data(), 2, 32, {dtype::nf4, scale_granularity::flat_block, 48})));

@@ -88,7 +88,7 @@ TEST_CASE("ggml: what can be quantized has the bytes of the gguf package, K-quan
   CHECK(formats == 8);
 }
 
-TEST_CASE("ggml: any part of blocks of 256 is decoded as it is in the whole") {
+TEST_CASE("ggml: any part of blocks of 256 is dequantized as it is in the whole") {
   for (const named_quant_format& e : every_wide_quant_format()) {
     INFO(e.name);
     const quantized_and_plain w({}, 3, 512, e.format);
@@ -102,7 +102,7 @@ TEST_CASE("ggml: any part of blocks of 256 is decoded as it is in the whole") {
       }
     CHECK(right);
     std::vector<double> wide(w.numbers.size());
-    cpu::read(w.codes.as_view(), 0, 3 * 512, wide.data());
+    cpu::read(w.quantized.as_view(), 0, 3 * 512, wide.data());
     CHECK(std::equal(wide.begin(), wide.end(), w.numbers.begin()));
   }
 }
@@ -116,7 +116,7 @@ TEST_CASE("ggml: products from blocks of 256, in both directions, of few and of 
       for (const long long m : {1LL, 3LL, 4LL, 5LL, 17LL, 70LL})
         for (const bool tb : {true, false})
           for (const int accumulate : {0, -1}) {
-            INFO(e.name, ", ", rows, " rows of the weight, ", m, " tokens, across ", !tb);
+            INFO(e.name, ", ", rows, " rows of the weight, ", m, " tokens, NN layout ", !tb);
             const long long k = tb ? cols : rows, n = tb ? rows : cols;
             std::vector<float> x = normal_numbers(m * k, 4), y(static_cast<std::size_t>(m * n), 2.0F), expected = y;
             const cpu::tensor<float> a{x.data(), {1, 1, m, k}};
@@ -150,13 +150,13 @@ TEST_CASE("ggml: a scale that is not finite makes its own block not finite, and 
       INFO(e.name);
       for (const unsigned bits : {0x7e00U, 0x7c00U, 0xfc00U}) {
         quantized_and_plain w(normal_numbers(5 * 512, 6), 5, 512, e.format);
-        const std::size_t row = w.codes.data.size() / 5;
-        w.codes.data[2 * row + static_cast<std::size_t>(halves_of(e.format)[0])] =
+        const std::size_t row = w.quantized.data.size() / 5;
+        w.quantized.data[2 * row + static_cast<std::size_t>(halves_of(e.format)[0])] =
             static_cast<unsigned char>(bits & 255U);
-        w.codes.data[2 * row + static_cast<std::size_t>(halves_of(e.format)[0]) + 1] =
+        w.quantized.data[2 * row + static_cast<std::size_t>(halves_of(e.format)[0]) + 1] =
             static_cast<unsigned char>(bits >> 8U);
         std::vector<float> found(5 * 512);
-        cpu::convert(w.codes.as_view(), found.data());
+        cpu::convert(w.quantized.as_view(), found.data());
         long long changed = 0;
         bool others = true;
         for (std::size_t i = 0; i < found.size(); ++i) {
@@ -177,18 +177,18 @@ TEST_CASE("ggml: a scale that is not finite makes its own block not finite, and 
 
 TEST_CASE("ggml: blocks that no format describes are refused by their number") {
   const quantized_and_plain w({}, 2, 256, quant_formats::q4_k_format::format());
-  quant_state other = *w.codes.quant;
-  view v = w.codes.as_view();
+  quant_state other = *w.quantized.quant;
+  view v = w.quantized.as_view();
   v.quant = &other;
   const auto error_text = [&] { return std::string(check_quantized("weight", v).message()); };
   CHECK(error_text().empty());
   other.format.block_type = 16;
   CHECK(error_text() ==
         "tensor 'weight' has ggml's type 16 in blocks of 256 elements and 144 bytes, which is not supported");
-  other.format = w.codes.quant->format, other.format.block_bytes = 143;
+  other.format = w.quantized.quant->format, other.format.block_bytes = 143;
   CHECK(error_text() ==
         "tensor 'weight' has ggml's type 12 in blocks of 256 elements and 143 bytes, which is not supported");
-  other.format = w.codes.quant->format, v.size[1] = 250;
+  other.format = w.quantized.quant->format, v.size[1] = 250;
   CHECK(error_text() == "tensor 'weight' has rows of 250 elements, expected a multiple of the block size 256");
   CHECK_FALSE(can_dequantize(quant_formats::ggml_block(256, 144, 16)));
   CHECK(std::string(name_of(quant_formats::ggml_block(256, 144, 16))) == "ggml");

@@ -7,7 +7,8 @@
 //   columns   few tokens times few columns in NN layout, the shrink (small_m.h)
 //   packed    all others: a BLAS if there is one (blas.h), else packed blocks (packed.h)
 // Our sums have an order that follows from the sizes alone, for all addresses and numbers of threads. Outside of
-// parallel regions each thread computes rectangles of c.
+// parallel regions each thread computes rectangles of c. Packed products add in another order than the others, so a
+// batch-invariant product (threads.h) is never packed: then the order follows from the inner size alone.
 #pragma once
 #include <graft/backend/cpu/gemm/blas.h>
 #include <graft/backend/cpu/gemm/epilogue.h>
@@ -31,7 +32,16 @@ namespace detail {
 // most one packet of rows. From 16 rows on a BLAS computes 512 columns in two thirds of our time.
 inline constexpr long long skinny_max = 64, min_rows_by_column = 64, blas_rows = 16;
 
+// The kernel of a batch-invariant product. With a column-major left, small_k, rows and columns all add one product after
+// the other to a sum, so that their results have the same bits.
+template <class Real> gemm_kernel choose_batch_invariant_kernel(const gemm_problem<Real>& c) {
+  if (c.left.col == 1 && c.depth > small_k_max) return gemm_kernel::skinny_nt;
+  if (c.left.row != 1) return gemm_kernel::small_k;
+  if (c.cols <= column_major_cols && c.rows >= min_rows_by_column) return gemm_kernel::rows;
+  return c.cols <= small_m_cols && c.rows <= small_m_rows<Real> ? gemm_kernel::columns : gemm_kernel::small_k;
+}
 template <class Real> gemm_kernel choose_kernel(const gemm_problem<Real>& c) {
+  if (is_batch_invariant()) return choose_batch_invariant_kernel(c);
   const bool few_cols = c.cols <= skinny_max;
   const bool small_k = c.depth <= (c.left.row == 1 ? small_k_capacity : small_k_max);
   if (small_k && (few_cols || c.rows <= skinny_max)) return gemm_kernel::small_k;

@@ -143,10 +143,12 @@ struct tile_split {
 template <class Real> void dequantized_gemm(tensor<Real> c, tensor<Real> a, const weight_view& w, matmul_mode mode) {
   const long long m = a.matrices() * a.d[2], k = a.d[3], n = mode.tb ? w.rows : w.cols;
   const strided<Real> left{a.p, k, 1};
-  if (w.quant != nullptr && mode.tb && reads_quantized<Real>(w, m))
+  // The products that read a quantized weight as it is stored, and those of a BLAS, add in an order of their own.
+  const bool batch_invariant = is_batch_invariant();
+  if (!batch_invariant && w.quant != nullptr && mode.tb && reads_quantized<Real>(w, m))
     return skinny_quantized(c.p, m, a.p, w, mode.accumulate);
   if constexpr (sizeof(Real) == sizeof(float))
-    if (w.format == quant_format{dtype::bf16} && amx_bf16_gemm(c.p, m, n, a.p, w, mode)) return;
+    if (!batch_invariant && w.format == quant_format{dtype::bf16} && amx_bf16_gemm(c.p, m, n, a.p, w, mode)) return;
   const bool is_skinny = m <= skinny_max;  // then the tile and the activations fit a cache together
   const tile_split split(w.rows, 4, m * n * k);
   const long long tile = !mode.tb ? default_blocking.depth : is_skinny ? skinny_tile_rows : split.tile;

@@ -118,9 +118,17 @@ template <class Real, class Left> void gemv_rows(const gemm_problem<Real, Left>&
 
 }  // namespace detail
 
+// Columns of right that stay in the L2 cache while left is read.
+inline constexpr long long skinny_nt_cols = 64;
+
 // out += sign · left · right in NT layout. A few rows or columns of the longer side stay in the L1 cache while the
 // shorter side is read.
 template <class Real, class Left> void skinny_nt_gemm(const gemm_problem<Real, Left>& c) {
+  if (c.cols > skinny_nt_cols && c.rows > skinny_nt_cols) {
+    for (long long j = 0; j < c.cols; j += skinny_nt_cols)
+      skinny_nt_gemm(c.share(0, c.rows, j, std::min(skinny_nt_cols, c.cols - j)));
+    return;
+  }
   if constexpr (detail::has_tile_reduction && std::is_same_v<Left, float> && std::is_same_v<Real, float>)
     if (c.depth <= detail::short_row_max && (c.cols == 1 || c.depth % packet_width<Real> != 0)) {
       for (long long j = 0; j < c.cols; ++j)

@@ -67,9 +67,19 @@ void small_k_rows(const gemm_problem<Real>& c, bool overwrite, long long i, cons
 
 }  // namespace detail
 
-// Computes a product with depth up to small_k_capacity; it adds to out or overwrites it.
+// Computes a product and adds it to out or overwrites out. A larger inner size than small_k_capacity runs in slices, in
+// which each sum goes on where it was stored, so that its order is the same.
 template <class Real> void small_k_gemm(const gemm_problem<Real>& c, bool overwrite) {
   using namespace detail;
+  if (c.depth > small_k_capacity) {
+    gemm_problem<Real> slice = c;
+    for (long long k = 0; k < c.depth; k += small_k_capacity) {
+      slice.depth = std::min(small_k_capacity, c.depth - k);
+      slice.left.p = c.left.p + k * c.left.col, slice.right.p = c.right.p + k * c.right.row;
+      small_k_gemm(slice, overwrite && k == 0);
+    }
+    return;
+  }
   constexpr long long width = packet_width<Real>, held = small_k_packets * width;
   Real transposed[array_size(small_k_capacity * held)];
   for (long long i = 0; i < c.rows; i += held) {

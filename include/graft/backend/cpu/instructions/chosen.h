@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The set of kernels that replaces those which were compiled with the flags of this file. There is one where the program
-// links graft::cpu_compiled, which defines GRAFT_CPU_KERNELS, and the processor has more instructions than the flags
-// say; a program of headers alone has the user's flags.
+// The set of kernels that replaces those which were compiled with the flags of this file. There is one where the
+// program links graft::cpu_compiled, which defines GRAFT_CPU_KERNELS, and the processor has more instructions than the
+// flags say; a program of headers alone has the user's flags.
 #pragma once
 #include <graft/backend/cpu/gemm/problem.h>
 #include <graft/backend/cpu/instructions/kernel_set.h>

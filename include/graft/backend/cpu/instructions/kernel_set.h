@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The kernels whose speed depends most on the instructions of the processor, as a set of function pointers. The library
-// graft::cpu_compiled has such a set for every instruction set that it knows (src/kernels/variant.cpp, compiled once for
-// each), and chooses one when a program first needs it. All data are plain structures outside of the library's
+// graft::cpu_compiled has such a set for every instruction set that it knows (src/kernels/variant.cpp, compiled once
+// for each), and chooses one when a program first needs it. All data are plain structures outside of the library's
 // namespace, which each variant renames.
 #pragma once
 #include <cstdint>

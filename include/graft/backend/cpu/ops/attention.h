@@ -2,8 +2,8 @@
 // Attention for prefill, decode and backward: O = softmax(Q Kᵀ / √d) V for every head, with grouped queries (GQA). Who
 // attends to what is an attention range per row (graph/rules_model.h). A tile is up to 64 neighbouring rows with
 // overlapping ranges; its scores of one head are stored, so softmax is exact and not online, and its products are GEMMs
-// (gemm.h). Scores may have a soft cap, and heads sinks (attention_options). Tiles and the order of sums follow from the ranges alone, and a thread computes whole heads of a tile, so
-// any number of threads gives the same bits.
+// (gemm.h). Scores may have a soft cap, and heads sinks (attention_options). Tiles and the order of sums follow from
+// the ranges alone, and a thread computes whole heads of a tile, so any number of threads gives the same bits.
 #pragma once
 #include <graft/backend/attention_dropout.h>
 #include <graft/backend/cpu/gemm/gemm.h>
@@ -186,8 +186,8 @@ namespace detail {
 
 // The backward pass of one KV head over the tiles of rows [from, to). With the probabilities P and O = P V,
 //     dV = Pᵀ dO     dP = dO Vᵀ     dS = P ⊙ (dP - <P, dP>_row) / √head     dQ = dS K     dK = dSᵀ Q
-// With dropout dV uses the dropped probabilities, and dP is multiplied with the dropout mask. With a soft cap dS is also
-// multiplied with 1 - tanh². A sink has no value, so that its gradient is -P_sink <P, dP>.
+// With dropout dV uses the dropped probabilities, and dP is multiplied with the dropout mask. With a soft cap dS is
+// also multiplied with 1 - tanh². A sink has no value, so that its gradient is -P_sink <P, dP>.
 template <class Real>
 void attention_tile_backward(tensor<Real> d, const heads<Real>& h, const attention_ranges& rows, tensor<Real> dout,
                              long long from, long long to, long long group, const attention_dropout_mask& drops) {

@@ -29,6 +29,7 @@ template <class Real> struct engine {
     status host_error = ok;      // the error of a host function or all-reduce in this call
     operations<Real> has = every_operation<Real>();
     cpu::launch_clock* clock = nullptr;  // not null: records the launches
+    bool batch_invariant = false;        // rows of a call have the same bits whatever other rows it has
     [[gnu::cold]] status check_supported_ops(const graph& g, const leaf_views& leaves) const {
       if (has.dequantize == nullptr && has_quantized(leaves))
         return fail(
@@ -77,14 +78,14 @@ template <class Real> struct engine {
   static status start(queue&) { return ok; }
   static const void* stream_of(const queue&) { return nullptr; }
   static status set_collectives(queue& q, const rank_reducer& ranks) {
-    q.host = [&q, ranks](const char* how, tensor<Real> in, tensor<Real> out) {
+    q.host = [&q, ranks](const char* operation, tensor<Real> in, tensor<Real> out) {
       std::copy_n(in.p, in.count(), out.p);
-      const status s = ranks.link->reduce(view_into(out.p, out.count()), same_text(how, row(op::rank_max).name));
+      const status s = ranks.link->reduce(view_into(out.p, out.count()), same_text(operation, row(op::rank_max).name));
       if (!s && q.host_error) q.host_error = s;
     };
     return ok;
   }
-  static result<view> place(queue&, const view& host, dtype, block&) { return host; }
+  static result<view> to_device(queue&, const view& host, dtype, block&) { return host; }
   static status copy(queue&, void* to, const void* from, long long bytes) {
     std::memcpy(to, from, static_cast<std::size_t>(bytes));
     return ok;
@@ -134,6 +135,8 @@ template <class Real> struct engine {
   static status run(queue& q, program& in, binding& with, const call& c);
   static status parameters_changed(queue&, program&, binding& with);
   static status weight_changed(queue&, program&, binding& with);
+  // Computes the values of the load and parameter stages, which the first call would compute otherwise.
+  static void precompute(queue&, const program&, binding&);
   // Lets `mine`, a binding of `in`, read parameter-stage values from a binding of another program of the same layer,
   // whose calls come first, instead of computing them again.
   static void share_precomputed(const program& in, binding& mine, const program& other, const binding& from);

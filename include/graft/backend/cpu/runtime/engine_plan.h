@@ -25,7 +25,7 @@ template <class Real> status engine<Real>::run(queue& q, program& in, binding& w
   if (p.breaks > 0 && !q.host)
     return fail("host function '", g[p.first_break].name, "' is not set; give it with host()");
   if (eager) with.ready = false;  // eager mode reuses no value of an earlier call
-  in.run(with, c, q.has.evaluate, eager ? rotations::dense : rotations::blockwise, &q.host, q.clock);
+  in.run(with, c, q.has.evaluate, eager ? rotations::dense : rotations::blockwise, &q.host, q.clock, q.batch_invariant);
   return std::exchange(q.host_error, status(ok));
 }
 template <class Real> status engine<Real>::parameters_changed(queue&, program&, binding& with) {
@@ -33,6 +33,9 @@ template <class Real> status engine<Real>::parameters_changed(queue&, program&, 
 }
 template <class Real> status engine<Real>::weight_changed(queue&, program&, binding& with) {
   return with.loaded = with.ready = false, status(ok);
+}
+template <class Real> void engine<Real>::precompute(queue& q, const program& in, binding& with) {
+  in.precompute(with, q.has.evaluate, &q.host);
 }
 template <class Real>
 void engine<Real>::share_precomputed(const program& in, binding& mine, const program& other, const binding& from) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What launches do on the CPU: the table of the backend, by kind. A kind with a kernel of its own has a specialization in
-// the folder of that kernel, which is included here.
+// What launches do on the CPU: the table of the backend, by kind. A kind with a kernel of its own has a specialization
+// in the folder of that kernel, which is included here.
 #pragma once
 #include <graft/backend/cpu/runtime/row_executor.h>
 

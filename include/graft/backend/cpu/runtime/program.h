@@ -60,8 +60,9 @@ template <class Real> class program {
 
   // Runs the call. The eager oracle passes dense rotations; `host` runs host functions and all-reduces.
   void run(binding<Real>& with, const call& c, node_function<Real> by, rotations rotation_form = rotations::blockwise,
-           const host_function<Real>* host = nullptr, launch_clock* clock = nullptr) {
+           const host_function<Real>* host = nullptr, launch_clock* clock = nullptr, bool batch_invariant = false) {
     prepare(with, {g_, with.sizes, by, rotation_form, host});
+    const batch_invariant_scope same(batch_invariant);
     const long long tokens = std::max(0LL, g_.sizes.tokens(c.sizes));
     if (tokens > reserved_tokens_) reserve(c.sizes, tokens);
     const call_frame<Real> f{g_, p_, where_, with.precomputed, c, stored_, tokens, by, with.multi_lora};

@@ -3,6 +3,7 @@
 #pragma once
 #include <algorithm>
 #include <atomic>
+#include <utility>
 #if defined(_OPENMP)
 #include <omp.h>
 #endif
@@ -28,6 +29,25 @@ inline int thread_count() {
 inline int threads_for(long long parts, long long multiplications) {
   return static_cast<int>(std::clamp<long long>(std::min(parts, multiplications / 250000), 1, thread_count()));
 }
+// Whether products are batch-invariant: each row of a result has the same bits whatever number of rows the product has.
+// It holds for the thread that asks for it, and for all threads of its parallel regions.
+namespace detail {
+inline bool& batch_invariant_here() {
+  thread_local bool here = false;
+  return here;
+}
+}  // namespace detail
+inline bool is_batch_invariant() { return detail::batch_invariant_here(); }
+class batch_invariant_scope {
+ public:
+  explicit batch_invariant_scope(bool on) : before_(std::exchange(detail::batch_invariant_here(), on)) {}
+  batch_invariant_scope(const batch_invariant_scope&) = delete;
+  batch_invariant_scope& operator=(const batch_invariant_scope&) = delete;
+  ~batch_invariant_scope() { detail::batch_invariant_here() = before_; }
+
+ private:
+  bool before_;
+};
 #if defined(_OPENMP)
 // The size of the team that runs work of n > 1 threads: always all threads, of which those from n on wait at the end.
 // libgomp ends the threads that a smaller team leaves over and the next larger team creates them anew, which costs more
@@ -39,8 +59,12 @@ inline int team_size(int n) { return std::max(n, thread_count()); }
 template <class F> void run_on_threads(int n, F f) {
 #if defined(_OPENMP)
   if (n > 1) {
+    const bool batch_invariant = is_batch_invariant();
 #pragma omp parallel num_threads(team_size(n))
-    for (int t = omp_get_thread_num(); t < n; t += omp_get_num_threads()) f(t);
+    for (int t = omp_get_thread_num(); t < n; t += omp_get_num_threads()) {
+      const batch_invariant_scope same(batch_invariant);
+      f(t);
+    }
     return;
   }
 #endif
@@ -58,8 +82,10 @@ void parallel_dynamic(int n, Prepare prepare, int prologue_tasks, First first, i
 #if defined(_OPENMP)
   if (n > 1) {
     std::atomic<int> next_task{0}, next_part{0};
+    const bool batch_invariant = is_batch_invariant();
 #pragma omp parallel num_threads(team_size(n))
     {
+      const batch_invariant_scope same(batch_invariant);
       const bool works = omp_get_thread_num() < n;
       if (works) {
         prepare();

@@ -217,7 +217,7 @@ __device__ __forceinline__ void named_barrier_reconverge(int id, int threads) {
 __device__ __forceinline__ void named_arrive(int id, int threads) {  // does not wait for the other warps
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
-// The same with a constant number: with a variable one the compiler reserves all sixteen barriers.
+// The barrier number is a constant here: with a variable one the compiler reserves all sixteen barriers.
 template <int Id, int Threads> __device__ __forceinline__ void named_barrier() {
   asm volatile("bar.sync %0, %1;" ::"n"(Id), "n"(Threads) : "memory");
 }

@@ -4,7 +4,7 @@
 // and tile_offset() in wgmma.cuh expect. Reads beyond the matrix give zeros.
 #pragma once
 #include <cuda.h>
-#include <graft/backend/gpu/runtime/error.h>
+#include <graft/backend/gpu/arch/error.h>
 #include <graft/core/dtype.h>
 
 namespace graft::gpu {

@@ -81,8 +81,8 @@ constexpr attention_choice choose_kv_splits(const attention_size& p, const targe
   attention_choice c;
   c.path = attention_path::decode, c.kv_splits = splits_filling_device(p, device);
   const long long blocks = p.rows * p.kv_heads;
-  // Clusters of four or eight blocks cannot occupy all multiprocessors, and a cluster that waits for a free place
-  // doubles the time; clusters of six use more of them.
+  // Clusters of four or eight blocks cannot occupy all multiprocessors, and a cluster that waits for free ones doubles
+  // the time; clusters of six use more of them.
   const int clustered = device.sm_count * 10 / 11;
   if (c.kv_splits == 8 && blocks * c.kv_splits > clustered) c.kv_splits = 6;
   const bool one_block_per_sm = blocks * c.kv_splits <= (c.kv_splits > 2 ? clustered : device.sm_count);

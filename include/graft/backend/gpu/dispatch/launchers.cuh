@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Launches that only some plans have, as function pointers: a program compiles the kernels of those that it names. A
-// layer type names those of its own plans (optional_launches.h); a program that learns its plans at run time names all
+// layer type names those of its own plans (kernel_selection.h); a program that learns its plans at run time names all
 // of them. Results are stored as T or float.
 #pragma once
-#include <graft/backend/gpu/dispatch/optional_launches.h>
+#include <graft/backend/gpu/dispatch/kernel_selection.h>
 #include <graft/backend/gpu/kernels/elementwise/expression.cuh>
 #include <graft/backend/gpu/kernels/gather/embedding_norm.cuh>
-#include <graft/backend/gpu/kernels/gemm/pack_functions.cuh>
+#include <graft/backend/gpu/kernels/gemm/pack.cuh>
 #include <graft/backend/gpu/kernels/linalg/kronecker_chain.cuh>
 #include <graft/backend/gpu/kernels/linalg/matrix_stack.cuh>
 #include <graft/backend/gpu/kernels/quantized/dequantize.cuh>
@@ -98,14 +98,5 @@ template <class T, launch_mask Which> launchers compiled_launchers() {
   return l;
 }
 template <class T> launchers all_launchers() { return compiled_launchers<T, launches::every>(); }
-// The launches of a set: compiled in this program, or taken from graft::gpu_compiled.
-template <class T, launch_mask Which> launchers launchers_for() {
-#if defined(GRAFT_GPU_COMPILED)
-  launchers l;
-  return l.add(all_launchers<T>(), Which), l;
-#else
-  return compiled_launchers<T, Which>();
-#endif
-}
 
 }  // namespace graft::gpu

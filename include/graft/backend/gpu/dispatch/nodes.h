@@ -2,6 +2,7 @@
 // What a GPU can do of single nodes, and how many kernels they take. Needs no CUDA header.
 #pragma once
 #include <graft/backend/gpu/dispatch/attention.h>
+#include <graft/backend/gpu/dispatch/kernel_selection.h>
 
 namespace graft::gpu {
 
@@ -46,5 +47,10 @@ constexpr bool has_kernel(op what) {
 constexpr nodes_launch::capabilities node_capabilities() {
   return {.runs = &has_kernel, .kernels = &node_kernels, .flop_factor = 64};
 }
+template <> struct kernels_of_launch<nodes_launch> {
+  static constexpr void add(kernel_selection& to, const type_plan& in, const nodes_launch& l) {
+    to.nodes = to.nodes | op_bit(in.g[l.first].what);
+  }
+};
 
 }  // namespace graft::gpu

@@ -24,30 +24,44 @@ inline constexpr int quant_layout_count = static_cast<int>(quant_layout::q4_0) +
 
 // Where the scales of a layout are: for every block of 64 or 32 columns of a row apart from the values, one for a row
 // or the tensor, or inside ggml's blocks.
-enum class scale_place : unsigned char { nowhere, per_64_columns, per_32_columns, per_row, inside };
+enum class scale_layout : unsigned char { nowhere, per_64_columns, per_32_columns, per_row, inside };
 struct quant_layout_facts {
   int chunk_bytes = 0;  // stored bytes of 32 columns, with scales that are inside
-  scale_place scales = scale_place::nowhere;
+  scale_layout scales = scale_layout::nowhere;
   bool pair_table = false;  // two values of a byte are looked up as a pair of numbers
 };
 constexpr quant_layout_facts facts_of(quant_layout f) {
   switch (f) {
     case quant_layout::none: return {};
-    case quant_layout::block_scales: return {16, scale_place::per_64_columns, true};
-    case quant_layout::nested_block_scales: return {16, scale_place::per_64_columns, true};
-    case quant_layout::short_block_scales: return {16, scale_place::per_32_columns, true};
-    case quant_layout::int8: return {32, scale_place::per_row, false};
-    case quant_layout::fp8: return {32, scale_place::per_row, false};
-    case quant_layout::q8_0: return {quant_formats::q8_0_format::bytes, scale_place::inside, false};
-    case quant_layout::q4_0: return {quant_formats::q4_0_format::bytes, scale_place::inside, true};
+    case quant_layout::block_scales: return {16, scale_layout::per_64_columns, true};
+    case quant_layout::nested_block_scales: return {16, scale_layout::per_64_columns, true};
+    case quant_layout::short_block_scales: return {16, scale_layout::per_32_columns, true};
+    case quant_layout::int8: return {32, scale_layout::per_row, false};
+    case quant_layout::fp8: return {32, scale_layout::per_row, false};
+    case quant_layout::q8_0: return {quant_formats::q8_0_format::bytes, scale_layout::inside, false};
+    case quant_layout::q4_0: return {quant_formats::q4_0_format::bytes, scale_layout::inside, true};
   }
   return {};
 }
-constexpr bool has_block_scales(quant_layout f) { return facts_of(f).scales == scale_place::per_64_columns; }
-constexpr bool has_short_block_scales(quant_layout f) { return facts_of(f).scales == scale_place::per_32_columns; }
-constexpr bool has_row_scales(quant_layout f) { return facts_of(f).scales == scale_place::per_row; }
-constexpr bool has_scales_inside(quant_layout f) { return facts_of(f).scales == scale_place::inside; }
+constexpr bool has_block_scales(quant_layout f) { return facts_of(f).scales == scale_layout::per_64_columns; }
+constexpr bool has_short_block_scales(quant_layout f) { return facts_of(f).scales == scale_layout::per_32_columns; }
+constexpr bool has_row_scales(quant_layout f) { return facts_of(f).scales == scale_layout::per_row; }
+constexpr bool has_scales_inside(quant_layout f) { return facts_of(f).scales == scale_layout::inside; }
 constexpr bool has_pair_table(quant_layout f) { return facts_of(f).pair_table; }
+
+// The kernels of one layout that a program compiles.
+struct quantized_mask {
+  quant_layout layout = quant_layout::none;
+  bool with_branch = false, without_branch = false;  // layers with and without a low-rank branch
+  bool whole_units = false;                          // also the faster kernels of layers that whole units fill
+
+  constexpr quantized_mask operator|(const quantized_mask& o) const {
+    return {layout == quant_layout::none ? o.layout : layout, with_branch || o.with_branch,
+            without_branch || o.without_branch, whole_units || o.whole_units};
+  }
+  friend constexpr bool operator==(const quantized_mask&, const quantized_mask&) = default;
+};
+constexpr quantized_mask every_quantized_kernel(quant_layout f) { return {f, true, true, true}; }
 
 // A thread block has 16 warps. A warp has up to four k steps of 64 columns and processes units of 16 rows of W.
 inline constexpr int quant_warps = 16, quant_steps = 4, unit_rows = 16;

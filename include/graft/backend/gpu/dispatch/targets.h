@@ -7,6 +7,7 @@
 #include <graft/backend/gpu/kernels/elementwise/capabilities.h>
 #include <graft/backend/gpu/kernels/gemm/capabilities.h>
 #include <graft/backend/gpu/kernels/linalg/capabilities.h>
+#include <graft/backend/gpu/kernels/skinny/capabilities.h>
 #include <graft/backend/gpu/kernels/wgrad/capabilities.h>
 #include <graft/plan/fuse_products.h>
 
@@ -27,7 +28,7 @@ constexpr target device_target(const char* name, int capability, int sm_count, i
   t.can<gemm_launch>() = gemm_capabilities(resident_pairs), t.can<wgrad_sum>() = wgrad_capabilities();
   t.can<attention_launch>() = attention_capabilities(), t.can<expression_launch>() = expression_capabilities();
   t.can<matrix_chain>() = chain_capabilities(capability), t.can<matrix_stack>() = stack_capabilities();
-  t.can<dropout_gemm>().has_kernel = t.can<rowwise_launch>().fused = true;
+  t.can<dropout_gemm>() = dropout_gemm_capabilities(), t.can<rowwise_launch>() = rowwise_capabilities();
   t.can<nodes_launch>() = node_capabilities();
   return t;
 }

@@ -13,7 +13,6 @@
 #include <graft/backend/gpu/dispatch/autotune_candidates.h>
 #include <graft/backend/gpu/runtime/device_memory.h>
 #include <graft/backend/gpu/runtime/launch.h>
-#include <graft/backend/gpu/runtime/library.h>
 #include <graft/core/algorithm.h>
 
 namespace graft::gpu {
@@ -41,8 +40,9 @@ __global__ void __launch_bounds__(512) flush_l2_kernel(const Vector* from, long 
 
 class autotuner {
  public:
-  // With an empty `file` the default file of this device is used.
-  static result<std::shared_ptr<autotuner>> open(const std::string& file) {
+  // With an empty `file` the default file of this device is used. Vector is the type that flush_l2_kernel reads: a
+  // template, so that only programs that enable autotuning compile the kernel.
+  template <class Vector> static result<std::shared_ptr<autotuner>> open(const std::string& file) {
     cudaDeviceProp device{};
     if (status s = check(cudaGetDeviceProperties(&device, current_device()), "asking for the device"); !s)
       return s.failure();
@@ -51,6 +51,7 @@ class autotuner {
     auto made = std::make_shared<autotuner>(autotune_file(file.empty() ? default_autotune_file(name) : file, name));
     made->sm_count_ = device.multiProcessorCount, made->cache_bytes_ = device.l2CacheSize;
     made->shared_bytes_ = static_cast<int>(device.sharedMemPerBlockOptin) - 16384;
+    made->flush_ = &autotuner::flush_l2<Vector>;
     return made;
   }
   explicit autotuner(autotune_file file) : file_(std::move(file)) {}
@@ -75,7 +76,9 @@ class autotuner {
     if (const std::string* const known = file_.find(what, size)) {
       for (const candidate<Choice>& w : all)
         if (*known == w.name) return w.choice;
-      return all[0].choice;
+      // A candidate that was timed here may not take every size of its size class. A name that the file had may be of
+      // no candidate of this program: then the candidates are timed again, once.
+      if (file_.is_timed_here(what, size)) return all[0].choice;
     }
     cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
     if (status s = check(cudaStreamIsCapturing(stream_, &capturing), "asking whether a stream is captured"); !s)
@@ -151,11 +154,11 @@ class autotuner {
   }
   // Returns the milliseconds of `times` launches, each followed by a flush of the L2 cache.
   template <class Work> result<float> sample(const Work& work, int times) {
-    if (status s = read(); !s) return s.failure();
+    if (status s = (this->*flush_)(); !s) return s.failure();
     if (status s = check(cudaEventRecord(begin_, stream_), "timing"); !s) return s.failure();
     for (int k = 0; k < times; ++k) {
       if (status s = work(); !s) return s.failure();
-      if (status s = read(); !s) return s.failure();
+      if (status s = (this->*flush_)(); !s) return s.failure();
     }
     if (status s = check(cudaEventRecord(end_, stream_), "timing"); !s) return s.failure();
     if (status s = check(cudaEventSynchronize(end_), "timing"); !s) return s.failure();
@@ -163,40 +166,36 @@ class autotuner {
     if (status s = check(cudaEventElapsedTime(&milliseconds, begin_, end_), "timing"); !s) return s.failure();
     return milliseconds;
   }
-  // Launches flush_l2_kernel. The shared memory attribute is set here, because each file that nvcc compiles has its own
-  // instance of the kernel.
-  status read();
+  // The shared memory attribute is set here, because each file that nvcc compiles has its own instance of the kernel.
+  template <class Vector> status flush_l2() {
+    if (status s = check(
+            cudaFuncSetAttribute(flush_l2_kernel<Vector>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes_),
+            "emptying the cache");
+        !s)
+      return s;
+    cudaLaunchAttribute early{};
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    const cudaLaunchConfig_t config{dim3(static_cast<unsigned>(sm_count_)),
+                                    dim3(512),
+                                    static_cast<std::size_t>(shared_bytes_),
+                                    stream_,
+                                    &early,
+                                    device_has_pdl() ? 1U : 0U};
+    const auto* from = cache_.as<Vector>();
+    auto* never = cache_.as<Vector>();
+    long long vectors = cache_.bytes() / static_cast<long long>(sizeof(Vector));
+    void* arguments[] = {&from, &vectors, &never};
+    return launch(config, reinterpret_cast<const void*>(&flush_l2_kernel<Vector>), arguments, "emptying the cache");
+  }
 
   autotune_file file_;
+  status (autotuner::*flush_)() = nullptr;
   cudaStream_t stream_ = nullptr;
   cudaEvent_t begin_ = nullptr, end_ = nullptr;
   buffer cache_, ranges_;
   long long cache_bytes_ = 0;
   int sm_count_ = 1, shared_bytes_ = 0, timed_ = 0;
 };
-
-#if GRAFT_GPU_BODIES
-GRAFT_GPU_LIBRARY status autotuner::read() {
-  if (status s = check(
-          cudaFuncSetAttribute(flush_l2_kernel<uint4>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes_),
-          "emptying the cache");
-      !s)
-    return s;
-  cudaLaunchAttribute early{};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
-  const cudaLaunchConfig_t config{dim3(static_cast<unsigned>(sm_count_)),
-                                  dim3(512),
-                                  static_cast<std::size_t>(shared_bytes_),
-                                  stream_,
-                                  &early,
-                                  device_has_pdl() ? 1U : 0U};
-  const uint4* from = cache_.as<uint4>();
-  uint4* never = cache_.as<uint4>();
-  long long vectors = cache_.bytes() / 16;
-  void* arguments[] = {&from, &vectors, &never};
-  return launch(config, reinterpret_cast<const void*>(&flush_l2_kernel<uint4>), arguments, "emptying the cache");
-}
-#endif
 
 }  // namespace graft::gpu

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The CUDA device of this thread, switching to another device within a scope, and device attributes.
 #pragma once
-#include <graft/backend/gpu/runtime/error.h>
+#include <graft/backend/gpu/arch/error.h>
 
 namespace graft::gpu {
 

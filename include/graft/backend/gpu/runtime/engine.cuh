@@ -22,9 +22,6 @@ class optimizer_step;
 
 // All kernels including attention for whole models; defined in engine_models.cuh.
 template <class T> kernel_set every_kernel_of();
-template <class T> kernel_set every_kernel_of_layers() {
-  return {all_kernels<T>(), &evaluate_node<every_op>, all_launchers<T>(), nullptr, all_multi_lora_kernels<T>()};
-}
 
 struct add_numbers {
   const float* from;
@@ -94,7 +91,7 @@ template <class T> struct engine {
   // Enables autotuning. `file` stores the choices; if it is empty, the default file of the device does.
   static status enable_autotuning(queue& q, const std::string& file) {
     if (q.tuner != nullptr && (file.empty() || file == q.tuner->path())) return ok;
-    const auto made = autotuner::open(file);
+    const auto made = autotuner::open<uint4>(file);
     if (!made) return made.failure();
     q.tuner = *made, q.kernels.gemm.timed = autotuned_by(q.tuner.get());
     return ok;
@@ -158,7 +155,7 @@ template <class T> struct engine {
   }
   // Copies a tensor to device memory: numbers are stored as `as`, a quantized weight keeps its stored values and
   // scales.
-  static result<view> place(queue& q, const view& host, dtype as, block& into) {
+  static result<view> to_device(queue& q, const view& host, dtype as, block& into) {
     if (host.quant != nullptr) return upload_quantized(q.stream, host, into.memory(), into.quantization());
     return upload_tensor(q.stream, host, as, into.memory());
   }
@@ -339,7 +336,7 @@ status engine<T>::evaluate_in_host_memory(queue& q, const graph& g, const size_v
   for (id i = 0; i < g.size; ++i) {
     view& v = leaves[i];
     if (v.data == nullptr || g[i].what == op::scalar) continue;
-    result<view> placed = place(q, v, dtype::f32, memory.extend());
+    result<view> placed = to_device(q, v, dtype::f32, memory.extend());
     if (!placed) return placed.failure();
     v = *placed;
   }

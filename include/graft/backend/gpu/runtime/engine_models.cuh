@@ -5,7 +5,7 @@
 #include <graft/backend/gpu/kernels/attention/launch.cuh>
 #include <graft/backend/gpu/kernels/multi_lora/adapter_table.cuh>
 #include <graft/backend/gpu/kernels/optimizer/adamw.cuh>
-#include <graft/backend/gpu/kernels/sampling/token_sampler.cuh>
+#include <graft/backend/gpu/kernels/sampling/sample.cuh>
 #include <graft/backend/gpu/runtime/engine.cuh>
 
 #include <algorithm>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // execution: one call of a program with the binding of a layer. For sizes that bind() knew it launches the kernels of
 // the plan in order and does nothing else (no allocation, look-up or synchronization), so a caller may capture it in a
-// CUDA graph. How a launch of a kind runs is in the folder of its kernels (dispatch/launches.cuh). The members that fuse
-// an RMS norm into the neighboring GEMMs are in execution_fused_norm.cuh.
+// CUDA graph. How a launch of a kind runs is in the folder of its kernels (dispatch/launches.cuh). The members that
+// fuse an RMS norm into the neighboring GEMMs are in execution_fused_norm.cuh.
 #pragma once
 #include <graft/backend/gpu/dispatch/launches.cuh>
 #include <graft/backend/gpu/runtime/launch_clock.cuh>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// RMS norm fused into the GEMMs around it (plan/launch/fused_norm.h), members of execution: the GEMM before the norm stores
+// RMS norm fused into the GEMMs around it (plan/launch/gemm.h), members of execution: the GEMM before the norm stores
 // h ⊙ gain and sums of squares of h in its epilogue, and the GEMMs after it scale their accumulators by 1 / rms(h):
 //     norm(h) Wᵀ = ((h ⊙ gain) Wᵀ) / rms(h)         h [tokens, columns], up to 16 tokens, bf16
 // The functions decide per call whether the kernels of all these GEMMs support it, and where h ⊙ gain [tokens, columns]

@@ -3,7 +3,7 @@
 // allocates exists; the second run captures it; later runs replay it. A new version, which states that addresses have
 // changed, discards the graph and begins with a direct run.
 #pragma once
-#include <graft/backend/gpu/runtime/error.h>
+#include <graft/backend/gpu/arch/error.h>
 
 #include <cstdint>
 #include <utility>

@@ -2,7 +2,7 @@
 // Times each launch of a plan on the GPU by CUDA events that are recorded between the launches (timed_launch.h). Two
 // events without work between them are already some time apart; this overhead is estimated and subtracted.
 #pragma once
-#include <graft/backend/gpu/runtime/error.h>
+#include <graft/backend/gpu/arch/error.h>
 #include <graft/backend/timed_launch.h>
 #include <graft/core/algorithm.h>
 #include <graft/core/sequence.h>

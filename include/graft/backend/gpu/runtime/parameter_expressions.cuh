@@ -4,6 +4,7 @@
 // of its own, and a stored weight times a narrow matrix (DoRA's norm) by the shrink kernel.
 #pragma once
 #include <graft/backend/gpu/dispatch/launchers.cuh>
+#include <graft/backend/gpu/dispatch/precompute.h>
 #include <graft/backend/gpu/runtime/values.cuh>
 #include <graft/core/algorithm.h>
 

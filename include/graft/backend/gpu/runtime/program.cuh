@@ -5,33 +5,77 @@
 // binding of one layer; parameters_changed() repeats this for values that follow from parameters. A call is an
 // execution (execution.cuh).
 #pragma once
-#include <graft/backend/gpu/runtime/binding.cuh>
+#include <graft/backend/call.h>
+#include <graft/backend/gpu/kernels/attention/binding.cuh>
+#include <graft/backend/gpu/kernels/gemm/binding.cuh>
+#include <graft/backend/gpu/kernels/grouped/binding.cuh>
+#include <graft/backend/gpu/kernels/wgrad/binding.cuh>
+#include <graft/backend/gpu/runtime/kernel_set.cuh>
 #include <graft/backend/gpu/runtime/parameter_expressions.cuh>
+#include <graft/backend/gpu/runtime/values.cuh>
 #include <graft/backend/gpu/runtime/workspace.cuh>
 #include <graft/backend/mode.h>
 #include <graft/core/algorithm.h>
 
 namespace graft::gpu {
 
-// Pointers to the kernels that a layer may launch; a program compiles only those that it names here.
-struct kernel_set {
-  gemm_kernel_set gemm;
-  node_function evaluate = nullptr;
-  launchers launches{};
-  attention_table attention = nullptr;
-  multi_lora_kernels multi_lora{};  // empty: a batch cannot mix adapters
-  rank_reducer ranks{};             // empty: this process computes alone
+// ---- Binding
+
+// What a program is bound to for one layer: its tensors, the values that follow from them, and the
+// launches that read their addresses. Layers of equal sizes share a program, and each has a binding of its own.
+
+template <class T> struct binding {
+  size_values sizes;
+  leaf_views leaves;
+  gpu::values values;
+  node_set precomputed, changing;  // precomputed nodes; those of them that follow from parameters
+  node_set borrowed{};             // parameter-stage values that another binding computes
+  sequence<gemm_binding<T>> products;
+  sequence<wgrad_binding<T>> sums;
+  sequence<grouped_gemm_binding<T>> grouped;  // one for each launch of several products
+  element_ptr<float> next_gain{};             // gain of the RMS norm that the next block begins with
+  node_set normed;                            // results of norms that are stored as h ⊙ gain in this call
+  multi_lora_launches multi_lora;
+  long long bound_version = -1;  // address version of the program that the launches were bound for
+
+  // Makes this binding read parameter-stage values from that of another program of the same layer, whose
+  // parameters_changed() must run first. `equal` has the node of that program for each node of this one, or none_id.
+  void share_precomputed(const binding& from, const sequence<id>& equal) {
+    if (borrowed.in.size() != equal.size()) borrowed = node_set(equal.size());
+    for (id i = 0; i < equal.size(); ++i) {
+      if (!changing[i] && !borrowed[i]) continue;
+      if (equal[i] < 0 || !from.changing[equal[i]] || from.values.location(equal[i]).at == nullptr) continue;
+      values.set_external(i, from.values.location(equal[i]));
+      borrowed.add(i), changing.in[i] = precomputed.in[i] = false;
+    }
+    for (gemm_binding<T>& p : products)
+      for (const gemm_binding<T>& other : from.products)
+        if (p.makes_weight() && other.makes_weight() && equal[p.slots().weight] == other.slots().weight)
+          p.borrow_weight(other);
+  }
+  status publish(cudaStream_t stream) {
+    for (gemm_binding<T>& b : products)
+      if (status s = b.publish(stream); !s) return s;
+    return ok;
+  }
+  void skip_pdl_once() {
+    for (gemm_binding<T>& b : products) b.skip_pdl_once();
+  }
 };
+
+// ---- Program
 
 template <class T> class execution;
 template <class T> class program;
 
 // What launches of a kind need on the GPU and how they run: the table of the backend, by kind. The folder of the kernels
-// of a kind defines it (kernels/*/launches.cuh), with these members:
+// of a kind defines it (kernels/*/launches.cuh), with these members (the last three where a kind has a use for them):
 //     each_own_node(program, l, f)  calls f for the nodes that may run as kernels of their own
 //     each_stored(program, l, to)   tells the workspace what the launch stores besides its wgrads
-//     scratch(program, l, sizes)    bytes of scratch memory besides that of those nodes
 //     run(execution, l, launch)     one launch in a call
+//     scratch(program, l, sizes)    bytes of scratch memory besides that of those nodes
+//     operands_are_packed           precomputed operands are packed for the launch, and not read as they are
+//     describe(text, g, p, binding, l, tokens, have)  what it launches for so many tokens, in words
 template <class Kind> struct launch_on_gpu;
 
 // The values that a launch stores in the workspace.
@@ -356,9 +400,11 @@ template <class T> void program<T>::collect(binding<T>& with) {
     for (const id rotation : {s.input_rotation, s.output_rotation >= 0 ? s.result : none_id})
       if (rotation >= 0) need(with, g_[rotation].b);
   for (const graft::launch& l : p_.launches)
-    if (!l.is<gemm_launch>() && !l.is<wgrad_sum>())  // what these read is packed for them
-      for (int n = l.first; n < l.first + l.count; ++n)
-        for (int k = 0; k < 3; ++k) need_precomputed(with, g_[p_.nodes[n]].operand(k));
+    p_.visit(l, [&]<class Kind>(const Kind&) {
+      if constexpr (!requires { launch_on_gpu<Kind>::operands_are_packed; })
+        for (int n = l.first; n < l.first + l.count; ++n)
+          for (int k = 0; k < 3; ++k) need_precomputed(with, g_[p_.nodes[n]].operand(k));
+    });
   for (int k = 0; k < g_.outs; ++k) need_precomputed(with, g_.out[k].at);
   for (id i = 0; i < g_.size; ++i) with.changing.in[i] = with.precomputed[i] && p_.when.of[i] == stage::parameter;
   sequence<int> readers = readers_;  // packing counts as a reader

@@ -16,20 +16,22 @@ class stream_fork {
   // Calls work(k, stream, scratch) for every k below `parts`. Only calls on the same stream share `scratch`.
   template <class Work> status run(cudaStream_t from, std::size_t parts, Work work) {
     const std::size_t used = parts < most ? parts : most;
-    if (status s = begun_.note(from); !s) return s;
-    for (std::size_t b = 0; b < used; ++b) {
-      if (all_[b].own.stream() == nullptr)
-        if (status s = all_[b].own.open(); !s) return s;
-      if (status s = begun_.hold(all_[b].own.stream()); !s) return s;
+    status done = begun_.note(from);
+    std::size_t forked = 0;
+    for (; forked < used && done; forked += done ? 1 : 0) {
+      branch& b = all_[forked];
+      if (b.own.stream() == nullptr) done = b.own.open();
+      if (done) done = begun_.hold(b.own.stream());
     }
-    status done = ok;
     for (std::size_t k = 0; k < parts && done; ++k) {
       branch& b = all_[k % used];
       done = work(k, b.own.stream(), b.scratch);
     }
-    for (std::size_t b = 0; b < used; ++b) {  // after a failure too: every stream that joined a capture must end in it
-      if (status s = all_[b].ended.note(all_[b].own.stream()); !s) return s;
-      if (status s = all_[b].ended.hold(from); !s) return s;
+    // After a failure too: every stream that joined a capture must end in it.
+    for (std::size_t k = 0; k < forked; ++k) {
+      status joined = all_[k].ended.note(all_[k].own.stream());
+      if (joined) joined = all_[k].ended.hold(from);
+      if (done) done = joined;
     }
     return done;
   }

@@ -102,8 +102,9 @@ class workspace_layout {
     };
     for (int n = l.first; n < l.first + l.count; ++n)
       for (int o = 0; o < 3; ++o) read(g[p.nodes[n]].operand(o));
-    if (const gemm_launch* const gemm = p.as<gemm_launch>(l); gemm != nullptr)
-      gemm->each_product([&](int k) { read(p.products[k].x), read(p.products[k].residual); });
+    p.visit(l, [&](const auto& one) {
+      if constexpr (requires { one.each_further_read(p, read); }) one.each_further_read(p, read);
+    });
     p.each_wgrad(l, [&](int sum) {
       const wgrad_sum& w = p.all<wgrad_sum>()[sum];
       read(w.left), read(w.right), read(w.factor);

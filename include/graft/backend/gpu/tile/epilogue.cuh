@@ -6,7 +6,7 @@
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
-#include <graft/backend/gpu/kernels/gemm/adapter_args.h>
+#include <graft/backend/gpu/tile/adapter_args.h>
 
 #include <cstdint>
 

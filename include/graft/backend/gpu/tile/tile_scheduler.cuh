@@ -6,7 +6,8 @@
 //   sorted_tiles      tiles whose cost is known on the device only: sorted by cost and dealt out in snake order, the
 //                     largest first (attention)
 //   stream_k_tiles    one list of all tiles, cut into chunks of equal cost that may begin and end within a row
-//                     (split-KV decode; stream-K of Osama et al. 2023, arXiv 2301.03598)
+//                     (split-KV decode; stream-K of Osama et al. 2023, arXiv 2301.03598). Its scan over two rows per
+//                     lane is ten shuffles; cub::WarpScan would be the same ones, with CUB's headers in every program.
 #pragma once
 #include <graft/backend/gpu/arch/ptx.cuh>
 #include <graft/backend/gpu/tile/tile_order.h>

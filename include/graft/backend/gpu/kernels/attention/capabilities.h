@@ -2,6 +2,7 @@
 // What a GPU can do of an attention_launch. Needs no CUDA header.
 #pragma once
 #include <graft/backend/gpu/dispatch/attention.h>
+#include <graft/backend/gpu/kernels/rowwise/capabilities.h>
 
 namespace graft::gpu {
 
@@ -11,5 +12,13 @@ constexpr bool fuses_heads(const graph& g, id i, const size_values& s, dtype typ
   return c.path == attention_path::decode && !c.mma;
 }
 constexpr attention_launch::capabilities attention_capabilities() { return {.fuses_heads = &fuses_heads}; }
+
+// Only programs with models compile the fused kernels; without them the nodes run one by one.
+template <> struct kernels_of_launch<attention_launch> {
+  static constexpr void add(kernel_selection& to, const type_plan& in, const attention_launch& l) {
+    to.nodes = to.nodes | op_bit(in.g[l.node].what);
+    if (l.heads >= 0) kernels_of_launch<rowwise_launch>::add(to, in, in.p.all<rowwise_launch>()[l.heads]);
+  }
+};
 
 }  // namespace graft::gpu

@@ -12,6 +12,8 @@
 // Phases       Tiles and angles are requested before griddepcontrol.wait; then queries, RoPE, mainloop, sum over warps.
 // Reduction    Each CTA sends its (O, max, sum) of every column range by st.async to the CTA of the cluster that
 //              finishes this range, which combines them in split order: the same call gives the same bits.
+// Measured     H200, token step of a four-layer Llama-3-8B shape, one sequence at 1024 tokens: 475 µs, 1.15 times the
+//              floor of weights, adapter and KV cache at 4.3 TB/s (docs/performance.md).
 #pragma once
 #include <graft/backend/gpu/kernels/attention/decode_mainloop.cuh>
 #include <graft/backend/gpu/tile/exchange.cuh>

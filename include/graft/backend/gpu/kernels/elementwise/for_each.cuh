@@ -3,6 +3,10 @@
 // per matrix. A functor also runs on the host, so that tests can compare: threads that cooperate are a team, and
 // single_thread is a team of one. Every output has one owner and every sum a fixed order, so results are bitwise
 // deterministic.
+//
+// The reductions of teams are not cub::WarpReduce and cub::BlockReduce: a functor is compiled once for the device and
+// for the host, the number of threads of a block is chosen at run time, where CUB takes it as a template argument, and
+// every thread gets the result, where CUB gives it to the first one.
 #pragma once
 #include <graft/backend/gpu/arch/ptx.cuh>
 #include <graft/backend/gpu/runtime/launch.h>

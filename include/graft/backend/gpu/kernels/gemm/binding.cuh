@@ -1,11 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// gemm_binding: a GEMM of a plan bound to device memory. It holds the packed adapter, the weight (read in place,
-// copied, or computed) and cached launches for the last token counts.
-//
-// Several adapters of a layer share one set of addresses, into which the active adapter is copied in stream order, so
-// that captured launches see it. A weight that follows from W and a low-rank update, W + P Q, is computed by a GEMM of
-// its own once per change and layer. A quantized weight is read directly by the kernels for few tokens; for more it is
-// dequantized before each launch, into a buffer that all GEMMs of the stream share. U = x Aᵀ is the shrink result.
+// gemm_binding: a GEMM of a plan bound to device memory, and how the operands of its kernels are packed.
 #pragma once
 #include <graft/backend/gpu/dispatch/launchers.cuh>
 #include <graft/backend/gpu/kernels/gemm/branch_sources.h>
@@ -21,6 +15,16 @@
 #include <memory>
 
 namespace graft::gpu {
+
+// ---- The binding
+
+// gemm_binding: a GEMM of a plan bound to device memory. It holds the packed adapter, the weight (read in place,
+// copied, or computed) and cached launches for the last token counts.
+//
+// Several adapters of a layer share one set of addresses, into which the active adapter is copied in stream order, so
+// that captured launches see it. A weight that follows from W and a low-rank update, W + P Q, is computed by a GEMM of
+// its own once per change and layer. A quantized weight is read directly by the kernels for few tokens; for more it is
+// dequantized before each launch, into a buffer that all GEMMs of the stream share. U = x Aᵀ is the shrink result.
 
 // Device memory that the adapters of one layer share. Launches read the active adapter at fixed addresses, so that a
 // captured launch sees whichever adapter is active.
@@ -183,13 +187,13 @@ template <class T> class gemm_binding {
       if (status done = kernels.nn(stream, g); !done) return done.failure();
       return 0U;
     }
-    if (calls_.empty() || exclusive != exclusive_ || with.shrink != s_now_ || with.before != pre_epilogue_now_ ||
+    if (calls_.empty() || exclusive != exclusive_ || with.shrink != u_now_ || with.before != pre_epilogue_now_ ||
         with.rotates != rotates_now_) {
       gemm_operands o;
       const packed_adapter<T>& from = shared_ != nullptr ? shared_->now : packed_;
       o.act = act(), o.exclusive = exclusive_ = exclusive;
       o.w = weight(), o.adapter = from.record, o.a = from.a.data();
-      o.s = s_now_ = with.shrink, o.before = pre_epilogue_now_ = with.before;
+      o.u = u_now_ = with.shrink, o.before = pre_epilogue_now_ = with.before;
       o.fused_rotation = (rotates_now_ = with.rotates) ? rotation_.data() : nullptr;
       if (shared_ != nullptr) o.adapter.scale = record_scale(from), o.adapter.shift = record_shift(from);
       o.workspace = with.workspace, o.counters = with.counters;
@@ -241,7 +245,7 @@ template <class T> class gemm_binding {
   bool can_fuse_norm(long long m, const gemm_kernel_set& kernels, const target& to) const {
     if (is_quantized()) {
       const quantized_choice c = quantized_choice_for(m, to);
-      return quantized_can_fuse_norm(quantized_problem(m), to) && c.groups == 1 && kernels.quantized.has(c);
+      return quantized_can_fuse_norm(quantized_problem(m), to) && c.groups == 1 && kernels.quantized.has(c, rank_ > 0);
     }
     return kernels.timed.by == nullptr && gpu::can_fuse_norm(bare_problem(m), to, kernels.have);
   }
@@ -286,7 +290,7 @@ template <class T> class gemm_binding {
   int rank() const { return rank_; }
   // The shrink result U = x Aᵀ that this launch stores for others, [tokens, rank()]; -1: none.
   id shrink_output() const { return shrink_output_of(slots_); }
-  const void* shrink_now() const { return s_now_; }
+  const void* shrink_now() const { return u_now_; }
   // The shrink result U that an earlier launch computed, [tokens, branch rank]; -1: none.
   id shrink_input() const { return shrink_input_of(slots_); }
   // Own memory for U, and whether its rows are padded beyond the rank of the value.
@@ -307,7 +311,7 @@ template <class T> class gemm_binding {
     const quantized_choice c = quantized_choice_for(m, to);
     const bool aligned =
         reinterpret_cast<std::uintptr_t>(with.x) % 16 == 0 && reinterpret_cast<std::uintptr_t>(leaf().data) % 16 == 0;
-    if (c.groups == 0 || !aligned || !kernels.quantized.has(c)) return false;
+    if (c.groups == 0 || !aligned || !kernels.quantized.has(c, rank_ > 0)) return false;
     if (quantized_gemm_.empty()) {
       const quantized_operands one = as_quantized();
       quantized_gemm_ = quantized_gemm(kernels.quantized, to, &one, 1);
@@ -399,9 +403,161 @@ template <class T> class gemm_binding {
   gemm_launch_cache calls_, weight_update_calls_;
   multi_lora_gemm<T> multi_lora_;
   quantized_gemm quantized_gemm_;
-  void *s_now_ = nullptr, *pre_epilogue_now_ = nullptr;  // further outputs of the bound launches
+  void *u_now_ = nullptr, *pre_epilogue_now_ = nullptr;  // further outputs of the bound launches
   bool exclusive_ = false, rotates_now_ = false;
   bool pdl_ = false;  // the next call may read weights and adapter before the preceding kernel has finished
 };
+
+// ---- Packing
+
+// Packing members of gemm_binding: they write the kernel operands of an adapter (branches, scale and shift per output,
+// prologue, rotation) and a weight that is not read in place. A computed weight W + P Q (`weight_update_`) is a GEMM of
+// P and Q that adds W, or is followed by an elementwise expression.
+
+template <class T>
+status gemm_binding<T>::grow(cudaStream_t stream, const values& v, const gemm_kernel_set& kernels, const launchers& by,
+                             const target& to) {
+  const long long rows = size_of(slots_.weight, 2), columns = size_of(slots_.weight, 3), all = update_rank(),
+                  rank = size_of(weight_update_.left, weight_update_.left_transposed ? 2 : 3);
+  const T* const stored = stored_left();
+  T *const left = update_[0].template as<T>(), *const right = update_[1].template as<T>();
+  if (all > rank)
+    for (const buffer& b : update_)
+      if (status s = check(cudaMemsetAsync(b.data(), 0, static_cast<std::size_t>(b.bytes()), stream), "clearing"); !s)
+        return s;
+  if (stored == nullptr)
+    if (status s = put(stream, v, weight_update_.left,
+                       {{}, {}, left, rows, rank, 0, 0, all, weight_update_.left_transposed, false});
+        !s)
+      return s;
+  const bool nn = !weight_update_.right_by_row;  // NN: Q is read as stored
+  const pack_matrix<T> pack_args{{},    {},   right, nn ? rank : columns, nn ? columns : rank, 0, 0, nn ? columns : all,
+                                 false, false};
+  if (v[weight_update_.right].p.at != right)
+    if (status s = put(stream, v, weight_update_.right, pack_args); !s) return s;
+  if (weight_update_calls_.empty()) {
+    gemm_operands o;
+    o.w = right;
+    gemm_problem p{dtype_of<T>, rows, static_cast<int>(columns), static_cast<int>(all), 0};
+    p.plain = !weight_update_.adds, p.nn = nn;
+    weight_update_calls_ = gemm_launch_cache(kernels, to, p, o);
+  }
+  const auto bound = weight_update_calls_.at(rows, stored != nullptr ? stored : left, weight_.data(),
+                                             weight_update_.adds ? leaf_of(weight_update_.base).data : nullptr);
+  if (!bound) return bound.failure();
+  if (status s = launch(stream, **bound, false); !s || weight_update_.adds) return s;
+  if (by.precomputed_expression == nullptr) return launch_not_compiled("a weight that is computed by a GEMM");
+  const element_ptr<float> here{weight_.data(), dtype_of<T>};  // holds P Q and is overwritten by the weight
+  status found = ok;
+  expression_writer writer(
+      *g_, [&](id i) { return is_update_elementwise(*g_, i); },
+      [&](id i) {
+        if (i == weight_update_.product) return shaped(*g_, i, v.sizes(), here);
+        if (i == weight_update_.base)
+          return shaped(*g_, i, v.sizes(), element_ptr<float>{const_cast<void*>(leaf_of(i).data), dtype_of<T>});
+        const result<tensor<float>> read = v.numbers(stream, i);
+        if (!read) found = read.failure();
+        return read ? *read : tensor<float>{};
+      });
+  const expression e = writer.write(slots_.weight);
+  if (!found) return found;
+  const tensor<float> out = shaped(*g_, slots_.weight, v.sizes(), here);
+  return by.precomputed_expression(stream, by.sums, e, out, out);
+}
+template <class T> status gemm_binding<T>::gather_branches(const values& v, branch_packer<T>& packer) const {
+  int rank0 = group_rank_offset_;
+  for (const low_rank_branch& branch : slots_.branches) {
+    const auto rank = static_cast<int>(g_->sizes.value(branch.rank, sizes_));
+    pack_branch<T> one{};
+    const scaled_source a = scaled_value(*g_, branch.a, none_id), b = scaled_value(*g_, branch.b, branch.factor);
+    if (branch.computes_shrink) one.a = v[a.value].p;
+    if (branch.expands) one.b = v[b.value].p;
+    if (a.factor >= 0) one.a_factor = v[a.factor].p;
+    if (b.factor >= 0) one.factor = v[b.factor].p;
+    one.a_to = packed_.a.template as<T>(), one.b_to = packed_.b.template as<T>();
+    one.a_tiles = packed_.a_tiles.template as<T>(), one.b_tiles = packed_.b_tiles.template as<T>();
+    one.rank = rank, one.first = rank0, one.all = rank_;
+    one.in = branch.computes_shrink ? k_ : 0, one.out = branch.expands ? outputs_ : 0, one.slab_rows = padded_rows(n_);
+    one.a_transposed = !branch.a_rank_major, one.b_transposed = !branch.b_out_major, one.minus = branch.minus;
+    if (status s = packer.add(one); !s) return s;
+    rank0 += rank;
+  }
+  return ok;
+}
+template <class T>
+status gemm_binding<T>::pack_own_branches(cudaStream_t stream, const values& v, const pack_functions& by) {
+  if (by.fold == nullptr) return launch_not_compiled("packing a low-rank branch that has no matrices of its own");
+  int rank0 = group_rank_offset_;
+  for (const low_rank_branch& branch : slots_.branches) {
+    const long long rank = g_->sizes.value(branch.rank, sizes_);
+    T *const a = packed_.a.template as<T>(), *const b = packed_.b.template as<T>();
+    const status done =
+        !branch.computes_shrink ? status(ok)
+        : branch.a < 0          ? by.fold(stream, a, rank, rank0, k_)
+                       : put(stream, v, branch.a, {{}, {}, a, rank, k_, rank0, 0, k_, !branch.a_rank_major, false});
+    if (!done) return done;
+    pack_matrix<T> pack_args{{}, {}, b, outputs_, rank, 0, rank0, rank_, !branch.b_out_major, branch.minus};
+    if (branch.factor >= 0) pack_args.factor = v[branch.factor].p;
+    const repeated_branch repeated{b, outputs_, rank, rank0, rank_, pack_args.factor, branch.minus};
+    const status expands = !branch.expands ? status(ok)
+                           : branch.b < 0  ? by.repeat(stream, repeated)
+                                           : put(stream, v, branch.b, pack_args);
+    if (!expands) return expands;
+    rank0 += static_cast<int>(rank);
+  }
+  return packed_.record.a_tiles == nullptr ? status(ok) : by.tile(stream, packed_.tiles(n_, k_));
+}
+// Packs the epilogue as one scale and one shift per output. Where adapters are switchable both exist, as ones and
+// zeros, because another adapter may need them.
+template <class T> status gemm_binding<T>::pack_epilogue(cudaStream_t stream, const values& v) {
+  if (slots_.epilogue_steps.empty() && shared_ == nullptr) return ok;
+  const long long columns = padded_rows(n_) + row_padding;
+  float *const scale = record_scale(packed_), *const shift = record_shift(packed_);
+  if (status s = each(stream, columns, fill_vector<float>{scale, 1}, "ones"); !s) return s;
+  if (status s = each(stream, columns, fill_vector<float>{shift, 0}, "zeros"); !s) return s;
+  for (const epilogue_step& step : slots_.epilogue_steps) {
+    const int what = step.what == op::add ? 0 : step.what == op::sub ? 1 : step.what == op::mul ? 2 : 3;
+    const tensor<float> t = v[step.operand];
+    if (status s = each(stream, columns, apply_epilogue{scale, shift, t.p, outputs_, t.count() == 1 ? 0 : 1, what},
+                        "epilogue");
+        !s)
+      return s;
+  }
+  packed_.record.scale = has_epilogue(op::mul, op::div) ? scale : nullptr;
+  packed_.record.shift = has_epilogue(op::add, op::sub) ? shift : nullptr;
+  return ok;
+}
+template <class T>
+status gemm_binding<T>::pack(cudaStream_t stream, const values& v, branch_packer<T>& packer,
+                             const gemm_kernel_set& kernels, const launchers& with, const target& to) {
+  const pack_functions& by = with.packs;
+  pdl_ = false;  // the next call reads the packed values, so its kernel must not start early
+  if (weight_update_.found) {
+    if (status s = weight_owner_ != nullptr ? status(ok) : grow(stream, v, kernels, with, to); !s) return s;
+  } else if (!weight_in_place())
+    if (status s = put(stream, v, slots_.weight,
+                       {{}, {}, weight_.as<T>(), outputs_, k_, 0, 0, k_, !slots_.weight_is_nt, false});
+        !s)
+      return s;
+  if (status s = packs_plainly(*g_, slots_) ? gather_branches(v, packer) : pack_own_branches(stream, v, by); !s)
+    return s;
+  if (has_prologue()) {
+    T* const to = packed_.prologue.template as<T>();
+    const status s = slots_.prologue < 0 ? each(stream, k_, fill_vector<T>{to, 1}, "ones")
+                                         : put(stream, v, slots_.prologue, {{}, {}, to, 1, k_, 0, 0, k_, false, false});
+    if (!s) return s;
+  }
+  if (sizeof(T) == 2 && rotation_.bytes() > 0) {
+    if (by.fused_rotation == nullptr) return launch_not_compiled("a rotation fused into a GEMM");
+    const tensor<float> q = v[(*g_)[slots_.result].b];
+    float* const one = v.composed_of(slots_.result);
+    const rotation r =
+        one != nullptr ? rotation(n_, rotation::composed_width) : rotation(q, n_, (*g_)[slots_.result].tb);
+    if (status s = by.fused_rotation(stream, one != nullptr ? element_ptr<float>(one) : q.p, r, rotation_.data(), n_);
+        !s)
+      return s;
+  }
+  return pack_epilogue(stream, v);
+}
 
 }  // namespace graft::gpu

@@ -2,7 +2,7 @@
 // GEMM kernels as function pointers (gemm_kernel_set): the bit mask of a program says which kernels are instantiated,
 // and nothing else names one. A program may compile a set in a file of its own (extern template).
 #pragma once
-#include <graft/backend/gpu/dispatch/gemms_of_layer.h>
+#include <graft/backend/gpu/dispatch/gemm.h>
 #include <graft/backend/gpu/kernels/gemm/simt.cuh>
 #include <graft/backend/gpu/kernels/gemm/sm80_mma.cuh>
 #include <graft/backend/gpu/kernels/gemm/sm90_fused_column_wgrad.cuh>

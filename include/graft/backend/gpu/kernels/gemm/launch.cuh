@@ -21,7 +21,7 @@ struct gemm_operands {
   activation act = activation::none;
   adapter_args adapter{};
   const void* a = nullptr;  // packed A, row-major, for a separate shrink launch
-  void* s = nullptr;        // U = x Aᵀ, [m, rank]: stored here, or read where precomputed; null: workspace
+  void* u = nullptr;        // U = x Aᵀ, [m, rank]: stored here, or read where precomputed; null: workspace
   void* before = nullptr;   // destination of the sum before the epilogue; null: not stored
   const void* fused_rotation = nullptr;  // packed R of an output rotation; null: none
   fused_wgrad sums[2]{};                 // wgrads that may be fused into the launch
@@ -118,7 +118,7 @@ inline status finish(prepared_launch& b, const kernel_entry& what, dim3 grid, co
       name);
 }
 inline void* shrink_ptr(const gemm_operands& o, const gemm_choice& c) {
-  return o.s != nullptr ? o.s : static_cast<char*>(o.workspace) + c.partial_bytes;
+  return o.u != nullptr ? o.u : static_cast<char*>(o.workspace) + c.partial_bytes;
 }
 
 inline status bind_skinny(prepared_launch& b, const gemm_kernel_set& kernels, dtype type, const skinny_choice& c,
@@ -165,7 +165,7 @@ inline status bind_wgrads(gemm_call& to, dtype type, unsigned which, const fused
 }
 inline status bind_gemm(prepared_launch& b, const gemm_kernel_set& kernels, const gemm_problem& p, const gemm_choice& c,
                         const gemm_operands& o) {
-  void* s_at = shrink_ptr(o, c);
+  void* u_at = shrink_ptr(o, c);
   const int kernel_rank = c.path == gemm_path::gemm ? p.rank : 0,
             branch_steps = c.path == gemm_path::gemm_after_shrink ? (p.rank + 63) / 64 : 0;
   gemm_call& to = b.with.make_gemm();
@@ -181,7 +181,7 @@ inline status bind_gemm(prepared_launch& b, const gemm_kernel_set& kernels, cons
              o.adapter,
              o.residual,
              static_cast<float*>(o.workspace),
-             s_at,
+             u_at,
              o.counters,
              o.before != nullptr,
              0};
@@ -189,13 +189,13 @@ inline status bind_gemm(prepared_launch& b, const gemm_kernel_set& kernels, cons
   const matrix w = p.nn ? matrix{o.w, p.k, p.n} : matrix{o.w, p.n, p.k};
   if (status s = make_map(to.maps.w, p.type, w, p.nn ? 64 : c.tile_n / 2, 64); !s) return s;
   if (status s = make_map(to.maps.y, p.type, {o.y, p.m, p.n}, 64, 64); !s) return s;
-  to.maps.s = to.maps.x, to.maps.before = to.maps.residual = to.maps.y;
+  to.maps.u = to.maps.x, to.maps.before = to.maps.residual = to.maps.y;
   if (o.residual != nullptr)
     if (status s = make_map(to.maps.residual, p.type, {o.residual, p.m, p.n}, 128, 64); !s) return s;
   if (o.before != nullptr)
     if (status s = make_map(to.maps.before, p.type, {o.before, p.m, p.n}, 64, 64); !s) return s;
   if (branch_steps > 0)
-    if (status s = make_map(to.maps.s, p.type, {s_at, p.m, p.rank}, 128, to.args.branch_pitch() / 2); !s) return s;
+    if (status s = make_map(to.maps.u, p.type, {u_at, p.m, p.rank}, 128, to.args.branch_pitch() / 2); !s) return s;
   if (o.fused_rotation != nullptr) to.args.adapter.b_tiles = o.fused_rotation, to.args.rank = rotation_tile_width;
   if (c.fused_wgrads != 0) {
     to.sums.blocks = c.wgrad_blocks;
@@ -247,9 +247,9 @@ inline status bind_split_k(prepared_launch& b, const gemm_kernel_set& kernels, d
 // The shrink U = x Aᵀ as a separate launch before the GEMM.
 inline status bind_shrink(prepared_launch& b, const gemm_kernel_set& kernels, const gemm_problem& p,
                           const gemm_choice& c, const gemm_operands& o) {
-  void* s = shrink_ptr(o, c);
-  if (c.skinny.rows > 0) return bind_swap_ab(b, kernels, p.type, c.skinny, {o.x, p.m, p.k}, {o.a, p.rank, p.k}, s);
-  if (c.splits > 0) return bind_split_k(b, kernels, p.type, c, {o.x, p.m, p.k}, {o.a, p.rank, p.k}, s);
+  void* u = shrink_ptr(o, c);
+  if (c.skinny.rows > 0) return bind_swap_ab(b, kernels, p.type, c.skinny, {o.x, p.m, p.k}, {o.a, p.rank, p.k}, u);
+  if (c.splits > 0) return bind_split_k(b, kernels, p.type, c, {o.x, p.m, p.k}, {o.a, p.rank, p.k}, u);
   gemm_problem shrink = p;
   shrink.n = p.rank, shrink.rank = 0, shrink.nn = false;
   gemm_choice plain = c;
@@ -257,7 +257,7 @@ inline status bind_shrink(prepared_launch& b, const gemm_kernel_set& kernels, co
   plain.pairs = static_cast<int>((p.m + 255) / 256) * ((p.rank + 127) / 128);
   plain.pairs = launched_pairs(plain.pairs, c.pairs > 0 ? c.pairs : 1);
   gemm_operands to = o;
-  to.w = o.a, to.y = s, to.adapter = {}, to.residual = to.before = nullptr, to.act = activation::none;
+  to.w = o.a, to.y = u, to.adapter = {}, to.residual = to.before = nullptr, to.act = activation::none;
   return bind_gemm(b, kernels, shrink, plain, to);
 }
 // Kernels without TMA. Their shrink is the same kernel with A as its weight.
@@ -317,9 +317,9 @@ inline status bind(prepared_gemm& to, const gemm_kernel_set& kernels, const gemm
       if (status s = detail::bind_shrink(to.at[0], kernels, p, c, o); !s) return s;
     return detail::bind_gemm(to.at[to.count - 1], kernels, p, c, o);
   }
-  void* s_at = detail::shrink_ptr(o, c);
+  void* u_at = detail::shrink_ptr(o, c);
   if (c.launches == 2) {
-    const tile_args shrink{.m = p.m, .n = p.rank, .k = p.k, .x = o.x, .w = o.a, .y = s_at};
+    const tile_args shrink{.m = p.m, .n = p.rank, .k = p.k, .x = o.x, .w = o.a, .y = u_at};
     if (status s = detail::bind_tiles(to.at[to.count++], kernels, c.path, shrink); !s) return s;
   }
   return detail::bind_tiles(to.at[to.count++], kernels, c.path,
@@ -329,7 +329,7 @@ inline status bind(prepared_gemm& to, const gemm_kernel_set& kernels, const gemm
                              .x = o.x,
                              .w = o.w,
                              .y = o.y,
-                             .s = p.rank > 0 ? s_at : nullptr,
+                             .u = p.rank > 0 ? u_at : nullptr,
                              .residual = o.residual,
                              .before = o.before,
                              .nn = p.nn,

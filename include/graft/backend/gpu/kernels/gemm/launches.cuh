@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Launches of GEMMs: the rotations of their inputs, the products in one or several kernels, the wgrads and the norm that
-// no kernel took in.
+// Launches of GEMMs: the rotations of their inputs, the products in one or several kernels, the wgrads and the norm
+// that no kernel took in.
 #pragma once
 #include <graft/backend/gpu/kernels/grouped/binding.cuh>
 #include <graft/backend/gpu/runtime/program.cuh>
@@ -8,6 +8,24 @@
 namespace graft::gpu {
 
 template <> struct launch_on_gpu<gemm_launch> {
+  static constexpr bool operands_are_packed = true;
+  template <class T>
+  static void describe(text& t, const graph&, const plan& p, const binding<T>& with, const gemm_launch& l,
+                       long long tokens, const gemm_kernel_mask& have) {
+    const gemm_binding<T>& product = with.products[l.product];
+    if (const quantized_choice quantized = product.quantized_choice_for(tokens, p.to); quantized.groups > 0) {
+      const int launches = launch_count_of(quantized, product.rank());
+      t << "quantized skinny GEMM, " << launches << (launches == 1 ? " launch" : " launches");
+      return;
+    }
+    if (product.is_quantized()) t << "dequantize, ";
+    if (takes_skinny_nn(product.shape(tokens), p.to)) {
+      t << "skinny GEMM, NN weight";
+      return;
+    }
+    const gemm_choice c = choose(product.shape(tokens), p.to, have);
+    t << name_of(c.path) << ", " << c.launches << (c.launches == 1 ? " launch" : " launches");
+  }
   template <class T, class F> static void each_own_node(const program<T>& in, const gemm_launch& l, F f) {
     if (l.norm >= 0) f(in.p_.template all<rowwise_launch>()[l.norm].norm);
     l.each_product([&](int k) {

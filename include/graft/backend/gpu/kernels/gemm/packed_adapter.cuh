@@ -2,7 +2,7 @@
 // packed_adapter: the device buffers of one packed adapter, or of several branches packed as one, and its adapter_args
 // record. A bound GEMM fills it; switching adapters copies one packed_adapter into another.
 #pragma once
-#include <graft/backend/gpu/kernels/gemm/pack_functions.cuh>
+#include <graft/backend/gpu/kernels/gemm/pack.cuh>
 #include <graft/backend/gpu/runtime/device_memory.h>
 
 namespace graft::gpu {

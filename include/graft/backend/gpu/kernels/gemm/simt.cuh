@@ -52,7 +52,7 @@ template <class T> __global__ void __launch_bounds__(simt::threads) gemm_simt_ke
   accumulate(static_cast<const T*>(g.x), static_cast<const T*>(g.w), g.k, g.nn,
              static_cast<const T*>(g.adapter.prologue));
   if (g.rank() > 0)
-    accumulate(static_cast<const T*>(g.s), static_cast<const T*>(g.adapter.b), g.rank(), false, nullptr);
+    accumulate(static_cast<const T*>(g.u), static_cast<const T*>(g.adapter.b), g.rank(), false, nullptr);
   const epilogue_args<T> epilogue = g.template epilogue<T>();
   T* y = static_cast<T*>(g.y);
   // Rows are shifted through acc[0], because registers cannot be indexed; unrolling all rows would make the code four

@@ -71,7 +71,7 @@ template <class T> __device__ __forceinline__ void multiply_by_mma(const tile_ar
       const std::uint32_t to = base + step % stages * stage_bytes;
       const bool branch = step >= k_steps;
       const int col = (branch ? step - k_steps : step) * deep, cols = branch ? g.rank() : g.k;
-      copy_tile(to, static_cast<const T*>(branch ? g.s : g.x), g.m, cols, m0, col);
+      copy_tile(to, static_cast<const T*>(branch ? g.u : g.x), g.m, cols, m0, col);
       if (g.nn && !branch)
         copy_tile_nn(to + stage_bytes / 2, static_cast<const T*>(g.w), g.n, cols, n0, col);
       else
@@ -128,7 +128,7 @@ template <class T> __device__ __forceinline__ void multiply_by_mma(const tile_ar
       }
 #endif
 }
-// OnHopper: also compiled for sm_90a, where most layer types need only the sm90 kernels (dispatch/gemms_of_layer.h).
+// OnHopper: also compiled for sm_90a, where most layer types need only the sm90 kernels (capabilities.h).
 template <class T, bool OnHopper> __global__ void __launch_bounds__(mma::threads) gemm_mma_kernel(const tile_args g) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   constexpr bool launched = OnHopper;

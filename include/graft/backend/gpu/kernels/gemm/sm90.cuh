@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // GEMM for many tokens with low-rank branch and epilogue, sm_90a: persistent, warp-specialized, TMA and wgmma.
 //
-//   y = epilogue(prologue(x) Wᵀ + U Bᵀ)    U = x Aᵀ [m, rank], the shrink result (`s` in the code)
+//   y = epilogue(prologue(x) Wᵀ + U Bᵀ)    U = x Aᵀ [m, rank], the shrink result
 //   x [m, k]    W [n, k] (NT) or [k, n] (NN: dx = dy W)    y [m, n]    A [rank, k]    B [n, rank]
 //
 // Tiles        A cluster of two thread blocks computes 256 x TileN of y (TileN is 128 or 256), 64 of k per stage. Each
@@ -180,7 +180,7 @@ struct gemm_block {
         ring().producer_acquire(to);
         const std::uint32_t full =
             ring().producer_commit(to.stage, branch.b_bytes() + (b_alone ? 0 : 128 * g.branch_pitch()));
-        if (!b_alone) ptx::load_tile(stage(to.stage), &maps.s, s * 64, at.m_block * 128, full);
+        if (!b_alone) ptx::load_tile(stage(to.stage), &maps.u, s * 64, at.m_block * 128, full);
         branch.load_b(stage(to.stage) + shape::x, s, at.n_tile, rank, full);
         to.advance(shape::stages);
       }
@@ -206,7 +206,7 @@ struct gemm_block {
     const int quads = block_quads / g.owners;
     const float4* from = reinterpret_cast<const float4*>(g.partial) +
                          static_cast<long long>(at.m_block) * g.owners * block_quads + at.n_tile * quads;
-    T* s = static_cast<T*>(g.s);
+    T* u = static_cast<T*>(g.u);
 #pragma unroll 1
     for (int e = thread; e < quads; e += helpers) {
       float4 sum = make_float4(0, 0, 0, 0);
@@ -222,12 +222,12 @@ struct gemm_block {
       const int row = static_cast<int>(to / shrink_columns), column = static_cast<int>(to % shrink_columns);
       if (row < g.m && !branch_loader.has(row, column)) sum = make_float4(0, 0, 0, 0);
       if (to < static_cast<long long>(g.m) * shrink_columns)
-        *reinterpret_cast<uint2*>(s + to) = make_uint2(pack<T>(sum.x, sum.y), pack<T>(sum.z, sum.w));
+        *reinterpret_cast<uint2*>(u + to) = make_uint2(pack<T>(sum.x, sum.y), pack<T>(sum.z, sum.w));
     }
   }
   // Copies the rows of U for this block of 128 tokens to shared memory.
   __device__ void fetch(const tile_coord& at, int thread) {
-    const T* s = static_cast<const T*>(g.s);
+    const T* u = static_cast<const T*>(g.u);
     constexpr int vectors = 128 * shrink_columns / 8, in_flight = 4;
 #pragma unroll 1
     for (int e0 = thread; e0 < vectors; e0 += helpers * in_flight) {
@@ -238,12 +238,12 @@ struct gemm_block {
         v[i] = make_uint4(0, 0, 0, 0);
         if (e < vectors && at.m_block * 128 + row < g.m)
           v[i] = __ldcg(reinterpret_cast<const uint4*>(
-              s + static_cast<long long>(at.m_block * 128 + row) * shrink_columns + col));
+              u + static_cast<long long>(at.m_block * 128 + row) * shrink_columns + col));
       }
 #pragma unroll
       for (int i = 0; i < in_flight; ++i) {
         const int e = e0 + helpers * i, row = e / (shrink_columns / 8), col = e % (shrink_columns / 8) * 8;
-        if (e < vectors) ptx::store_shared(base + shape::s_at + row * shape::s_pitch + col * 2, v[i]);
+        if (e < vectors) ptx::store_shared(base + shape::u_at + row * shape::u_pitch + col * 2, v[i]);
       }
     }
   }
@@ -303,7 +303,7 @@ struct gemm_block {
     ++c.step;
   }
   template <bool Shrink>
-  __device__ __forceinline__ void k_step(consumer& c, float (&acc)[TileN / 2], float (&s)[shrink_columns / 2],
+  __device__ __forceinline__ void k_step(consumer& c, float (&acc)[TileN / 2], float (&u)[shrink_columns / 2],
                                          bool first_shrink) const {
     const std::uint32_t at = next_stage(c);
     const std::uint64_t x = tile_descriptor(at + c.group * 64 * 128), w = w_descriptor(at + shape::x),
@@ -312,7 +312,7 @@ struct gemm_block {
 #pragma unroll
     for (int kk = 0; kk < 4; ++kk) {
       wgmma<T, TileN>::template shared<false, WeightNN>(acc, x + 2 * kk, w + next_k * kk, c.step > 0 || kk > 0);
-      if constexpr (Shrink) wgmma<T, shrink_columns>::shared(s, x + 2 * kk, a + 2 * kk, !(first_shrink && kk == 0));
+      if constexpr (Shrink) wgmma<T, shrink_columns>::shared(u, x + 2 * kk, a + 2 * kk, !(first_shrink && kk == 0));
     }
     finish_step(c);
   }
@@ -346,11 +346,11 @@ struct gemm_block {
   // Rank = 0: a k step on U and B from an earlier shrink launch, 16 * deep columns wide.
   __device__ __forceinline__ void expand_step(consumer& c, float (&acc)[TileN / 2], int deep) const {
     const std::uint32_t at = next_stage(c), pitch = g.branch_pitch();
-    const std::uint64_t s = tile_descriptor(at + c.group * 64 * pitch, pitch),
+    const std::uint64_t u = tile_descriptor(at + c.group * 64 * pitch, pitch),
                         b = tile_descriptor(at + shape::x, pitch);
     for (int kk = 0; kk < deep; ++kk) {
       wgmma_fence();
-      wgmma<T, TileN>::shared(acc, s + 2 * kk, b + 2 * kk, true);
+      wgmma<T, TileN>::shared(acc, u + 2 * kk, b + 2 * kk, true);
       wgmma_commit();
       wgmma_wait<0>();
     }
@@ -360,20 +360,20 @@ struct gemm_block {
   // step after the slice is issued first, so that the tensor cores are busy during the stores.
   __device__ __forceinline__ void shrink(consumer& c, float (&acc)[TileN / 2], const tile_coord& at) const {
     const k_slice mine = g.slice(at.n_tile, k_steps);
-    float s[shrink_columns / 2];
-    while (c.step < mine.from) k_step<false>(c, acc, s, false);
-    while (c.step < mine.to) k_step<true>(c, acc, s, c.step == mine.from);
+    float u[shrink_columns / 2];
+    while (c.step < mine.from) k_step<false>(c, acc, u, false);
+    while (c.step < mine.to) k_step<true>(c, acc, u, c.step == mine.from);
     if (c.step < k_steps)
-      k_step<false>(c, acc, s, false);
+      k_step<false>(c, acc, u, false);
     else
       wgmma_wait<0>();
     float* to = g.partial + (static_cast<long long>(at.m_block) * g.owners + at.n_tile) * 128 * shrink_columns;
     const int row = c.group * 64 + c.warp * 16 + c.lane / 4, col = (c.lane % 4) * 2;
 #pragma unroll
     for (int j = 0; j < shrink_columns / 8; ++j) {
-      *reinterpret_cast<float2*>(to + row * shrink_columns + j * 8 + col) = make_float2(s[4 * j], s[4 * j + 1]);
+      *reinterpret_cast<float2*>(to + row * shrink_columns + j * 8 + col) = make_float2(u[4 * j], u[4 * j + 1]);
       *reinterpret_cast<float2*>(to + (row + 8) * shrink_columns + j * 8 + col) =
-          make_float2(s[4 * j + 2], s[4 * j + 3]);
+          make_float2(u[4 * j + 2], u[4 * j + 3]);
     }
     ptx::barrier_arrive(slice_stored());
   }
@@ -382,17 +382,17 @@ struct gemm_block {
     u_ring().consumer_wait(c.u);
     c.u.advance(1);
     const std::uint32_t from =
-        base + shape::s_at + (c.group * 64 + c.warp * 16 + c.lane / 4) * shape::s_pitch + (c.lane % 4) * 4;
-    std::uint32_t s[shrink_columns / 16][4], branch_offset[shrink_columns / 16];
+        base + shape::u_at + (c.group * 64 + c.warp * 16 + c.lane / 4) * shape::u_pitch + (c.lane % 4) * 4;
+    std::uint32_t u[shrink_columns / 16][4], branch_offset[shrink_columns / 16];
     register_reads reads(g.owners);
 #pragma unroll
     for (int kk = 0; kk < shrink_columns / 16; ++kk) {
       branch_offset[kk] = branch_loader.branch_offset(kk);
-      s[kk][0] = ptx::load_shared(from + kk * 32), s[kk][1] = ptx::load_shared(from + kk * 32 + 8 * shape::s_pitch);
-      s[kk][2] = ptx::load_shared(from + kk * 32 + 16);
-      s[kk][3] = ptx::load_shared(from + kk * 32 + 16 + 8 * shape::s_pitch);
+      u[kk][0] = ptx::load_shared(from + kk * 32), u[kk][1] = ptx::load_shared(from + kk * 32 + 8 * shape::u_pitch);
+      u[kk][2] = ptx::load_shared(from + kk * 32 + 16);
+      u[kk][3] = ptx::load_shared(from + kk * 32 + 16 + 8 * shape::u_pitch);
 #pragma unroll
-      for (const std::uint32_t word : s[kk]) reads.add(word);
+      for (const std::uint32_t word : u[kk]) reads.add(word);
       reads.add(branch_offset[kk]);
     }
     reads.release(u_ring(), 0);
@@ -401,7 +401,7 @@ struct gemm_block {
       wgmma_fence();
 #pragma unroll
       for (int kk = 0; kk < shrink_columns / 16; ++kk)
-        wgmma<T, TileN>::registers(acc, s[kk], branch_loader.b_columns(b, kk, branch_offset[kk]), true);
+        wgmma<T, TileN>::registers(acc, u[kk], branch_loader.b_columns(b, kk, branch_offset[kk]), true);
     }
     finish_step(c);
   }

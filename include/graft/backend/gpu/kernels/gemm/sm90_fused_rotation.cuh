@@ -12,6 +12,8 @@
 //              result goes to separate registers, because products that accumulate onto registers they read would be
 //              serialized.
 // Purpose      It saves a separate pass that reads and writes all of dx.
+// Measured     H200, OFT with blocks of 32, 4096 x 4096, 4096 tokens: backward takes 1.21 of the bare dx, forward and
+//              backward 1.17 of the bare pair (docs/performance.md).
 #pragma once
 #include <graft/backend/gpu/kernels/gemm/sm90.cuh>
 

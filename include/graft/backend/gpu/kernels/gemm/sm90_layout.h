@@ -2,11 +2,11 @@
 // Layout and arguments of the sm90 GEMM kernel: shared memory of a thread block, tile order, kernel arguments, and
 // which owner computes which slice of K of the shrink U = x Aᵀ [tokens, rank].
 //
-// Shared memory: stages of (x | W | A), output chunks of both warpgroups, U (`s`), barriers. Element type: 16 bits.
+// Shared memory: stages of (x | W | A), output chunks of both warpgroups, U, barriers. Element type: 16 bits.
 #pragma once
 #include <cuda.h>
 #include <cuda_runtime_api.h>
-#include <graft/backend/gpu/kernels/gemm/adapter_args.h>
+#include <graft/backend/gpu/tile/adapter_args.h>
 #include <graft/backend/gpu/tile/tile_order.h>
 
 #include <cstdint>
@@ -16,24 +16,24 @@ namespace graft::gpu {
 template <int TileN, int Rank> struct gemm_shape {
   static constexpr std::uint32_t x = 128 * 128, w = TileN * 128, a = Rank * 128, stage = x + w + a;
   static constexpr std::uint32_t chunk = 64 * 128;  // bytes of 64 x 64 results of one warpgroup
-  static constexpr std::uint32_t s_pitch = Rank * 2 + 16, s_bytes = Rank > 0 ? 128 * s_pitch : 0;
+  static constexpr std::uint32_t u_pitch = Rank * 2 + 16, u_bytes = Rank > 0 ? 128 * u_pitch : 0;
   // One output chunk per warpgroup is reserved, the pipeline gets as many stages as fit, and the rest becomes chunks.
   static constexpr std::uint32_t usable = shared_memory_limit - 1024 - 256;
-  static constexpr int stages = (usable - s_bytes - 2 * chunk) / stage;
-  static constexpr int chunks_left = (usable - s_bytes - stages * stage) / (2 * chunk);
+  static constexpr int stages = (usable - u_bytes - 2 * chunk) / stage;
+  static constexpr int chunks_left = (usable - u_bytes - stages * stage) / (2 * chunk);
   static constexpr int chunks = chunks_left < TileN / 64 ? chunks_left : TileN / 64;
   static constexpr int round = chunks == TileN / 64 ? chunks : 1;  // chunks written between two barriers
   // Bytes of 128 x 64 of the residual, and how many of these fit into a stage.
   static constexpr std::uint32_t residual_chunk = 128 * 128;
   static constexpr int residual_chunks_per_stage = (x + w) / residual_chunk;
   static_assert(round <= residual_chunks_per_stage);
-  static constexpr std::uint32_t out = stages * stage, s_at = out + 2 * chunks * chunk, barriers = s_at + s_bytes;
+  static constexpr std::uint32_t out = stages * stage, u_at = out + 2 * chunks * chunk, barriers = u_at + u_bytes;
   static constexpr std::uint32_t bytes = barriers + 256 + 1024;
   static_assert(stages >= 2 && bytes <= shared_memory_limit);
 };
 
 struct gemm_maps {
-  CUtensorMap x, w, y, s, before, residual;
+  CUtensorMap x, w, y, u, before, residual;
 };
 
 // A tile covers 128 rows from m_block * 128 on and TileN columns from n_tile * TileN on.
@@ -54,7 +54,7 @@ struct gemm_args {
   adapter_args adapter;
   const void* residual;
   float* partial;            // partial sums of U: [blocks of 128 tokens][owners][128][rank]
-  void* s;                   // U: [tokens][rank]
+  void* u;                   // [tokens][rank]
   std::uint32_t* counters;   // [blocks of 128 tokens][4]: slices stored, reduced, users done; zero between launches
   bool stores_pre_epilogue;  // also store the accumulators before scale and shift
   int waiting_wgrad_blocks;  // thread blocks of fused wgrads that wait for every row of U

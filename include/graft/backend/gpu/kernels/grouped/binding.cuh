@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// grouped_gemm_binding: a grouped GEMM of a plan (Q/K/V, or gate and up; plan/launch/grouped.h) bound to device memory,
+// grouped_gemm_binding: a grouped GEMM of a plan (Q/K/V, or gate and up; plan/launch/gemm.h) bound to device memory,
 // as segments of one skinny launch on plain or quantized weights, cached for the last token counts. Where no kernel
 // takes the group, the caller runs its members one by one. A SwiGLU/GeGLU gate y = act(gate) ⊙ up may be part of the
 // launch.
@@ -67,7 +67,9 @@ template <class T> class grouped_gemm_binding {
     }
     quantized_choice c = with.gated ? choose_quantized_grouped(shapes, count_, true, device) : quantized_choice{};
     if (c.groups == 0) c = choose_quantized_grouped(shapes, count_, false, device);
-    if (c.groups == 0 || !kernels.quantized.has(c)) return ran::nothing;
+    bool has_branch = false;
+    for (int i = 0; i < count_; ++i) has_branch = has_branch || operands[i].adapter.rank > 0;
+    if (c.groups == 0 || !kernels.quantized.has(c, has_branch)) return ran::nothing;
     quantized_gemm& calls = c.gated ? quantized_gate_ : quantized_;
     if (calls.empty()) calls = quantized_gemm(kernels.quantized, device, operands, count_);
     quantized_tensors now{with.x[0], {}, nullptr, static_cast<float*>(with.workspace), with.counters, with.in_norm, {}};

@@ -14,6 +14,8 @@
 // Reduction    E and F stay in accumulators over all tokens of a group; a block adds its groups in order, and a second
 //              kernel adds the blocks in a fixed order. The number of blocks does not depend on the device, so results
 //              are bitwise deterministic.
+// Measured     H200, LoKr r16, 4096 x 4096, 4096 tokens: forward takes 1.15 of the bare product, forward and backward
+//              1.32 of the bare pair (docs/performance.md).
 #pragma once
 #include <graft/backend/gpu/kernels/elementwise/for_each.cuh>
 #include <graft/backend/gpu/kernels/gemm/batched_mma.cuh>

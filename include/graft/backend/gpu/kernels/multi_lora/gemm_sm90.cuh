@@ -7,6 +7,8 @@
 // 128 tokens seldom has more than two records. Their A are stacked in its tile of A, `Rank` rows in all, and their B
 // concatenated along the rank; U is computed and read as for one adapter, with zeros where a token has another record.
 // Tiles, warp roles, pipeline and reduction are those of gemm/sm90.cuh.
+// Measured: H200, 4096 x 4096, bf16, 4096 rows, 8 LoRA r16 in segments of 512: 177 µs, 1.04 of cuBLASLt's bare layer
+// (docs/performance.md).
 #pragma once
 #include <graft/backend/gpu/kernels/gemm/sm90.cuh>
 #include <graft/backend/gpu/kernels/multi_lora/adapter_record.h>

@@ -127,12 +127,12 @@ inline status run_multi_lora_gemm(cudaStream_t stream, const multi_lora_kernels&
   g.m = static_cast<int>(p.m), g.n = p.n, g.k = p.k, g.tile_n = c.tile_n, g.group = c.group, g.owners = c.owners;
   g.rank = rank, g.act = o.act, g.residual = o.residual;
   g.partial = static_cast<float*>(o.blocks.workspace);
-  g.s = static_cast<char*>(o.blocks.workspace) + c.partial_bytes, g.counters = o.blocks.counters;
+  g.u = static_cast<char*>(o.blocks.workspace) + c.partial_bytes, g.counters = o.blocks.counters;
   multi_lora_gemm_args rows{o.batch.records, o.batch.of_row, o.blocks.adapters_of_tile, g.m, o.blocks.epilogue_steps};
   if (status s = make_map(maps.x, p.type, {o.x, p.m, p.k}, 128, 64); !s) return s;
   if (status s = make_map(maps.w, p.type, {o.w, p.n, p.k}, c.tile_n / 2, 64); !s) return s;
   if (status s = make_map(maps.y, p.type, {o.y, p.m, p.n}, 64, 64); !s) return s;
-  maps.s = maps.x, maps.before = maps.residual = maps.y;
+  maps.u = maps.x, maps.before = maps.residual = maps.y;
   if (o.residual != nullptr)
     if (status s = make_map(maps.residual, p.type, {o.residual, p.m, p.n}, 128, 64); !s) return s;
   prepared_launch to;

@@ -7,6 +7,8 @@
 // Vector kernel   Each thread dequantizes four vectors of 8 elements. 4-bit values are looked up in a table of 16
 //                 floats that every lane has a copy of in its own shared memory bank; the product is rounded once.
 // Other formats, types and alignments use dequantized_elements, 8 elements per thread.
+// Measured        H200, 4096 x 4096, 4096 tokens, LoRA r16: 1.03 of the bare bf16 product on NF4, 0.97 on a bf16 weight
+//                 (docs/performance.md).
 #pragma once
 #include <cuda_fp8.h>
 #include <graft/backend/gpu/kernels/quantized/weight.cuh>

@@ -40,7 +40,9 @@ struct quantized_kernels {
           }
     }
   }
-  bool has(const quantized_choice& c) const { return of(c, true, false, true).kernel != nullptr; }
+  bool has(const quantized_choice& c, bool has_branch) const {
+    return of(c, has_branch, false, true).kernel != nullptr;
+  }
   const kernel_entry& two_unit(const quantized_choice& c, bool has_branch) const {
     return by_layout[static_cast<int>(c.form)].two_unit[has_branch ? 0 : 1];
   }
@@ -63,43 +65,46 @@ template <class T, quant_layout Form, bool Branch> kernel_entry two_unit_entry()
   return {reinterpret_cast<const void*>(&quantized_two_unit_kernel<T, Form, Branch>),
           static_cast<unsigned>(two_unit_block<T, Form, Branch>::threads), two_unit_layout::bytes};
 }
-template <class T, quant_layout Form, int NTiles> void add_quantized_kernels(quantized_kernels& to) {
-  constexpr int e = NTiles - 1;
-  quantized_kernels::layout_kernels& of = to.by_layout[static_cast<int>(Form)];
-  if constexpr (shrinks_first(NTiles * 8) && Form != quant_layout::none)
-    to.shrink = {reinterpret_cast<const void*>(&shrink_kernel<T>), shrink_threads, 0};
-  if constexpr (Form != quant_layout::none) {  // else the weight of the layer type is not quantized
-    of.single_layer[0][0][e] = quantized_entry<T, Form, NTiles, true, false, false>();
-    if constexpr (Form != quant_layout::q8_0 || NTiles == 2)
-      of.single_layer[0][1][e] = quantized_entry<T, Form, NTiles, false, false, false>();
-    of.single_layer[1][0][e] = quantized_entry<T, Form, NTiles, true, true, false>();
-    of.single_layer[1][1][e] = quantized_entry<T, Form, NTiles, false, true, false>();
-    of.grouped[0][0][e] = quantized_entry<T, Form, NTiles, true, false, true>();
-  }
-  if constexpr (has_block_scales(Form) && NTiles == 1)
-    of.two_unit[0] = two_unit_entry<T, Form, true>(), of.two_unit[1] = two_unit_entry<T, Form, false>();
-  if constexpr (has_block_scales(Form) || Form == quant_layout::q8_0)
-    of.grouped[0][1][e] = quantized_entry<T, Form, NTiles, false, false, true>();
-  if constexpr (Form == quant_layout::block_scales) {
-    of.grouped[1][0][e] = quantized_entry<T, Form, NTiles, true, true, true>();
-    of.grouped[1][1][e] = quantized_entry<T, Form, NTiles, false, true, true>();
+template <class T, quantized_mask Which, int NTiles> void add_quantized_kernels(quantized_kernels& to) {
+  constexpr quant_layout form = Which.layout;
+  if constexpr (sizeof(T) == 2 && form != quant_layout::none) {
+    constexpr int e = NTiles - 1;
+    constexpr bool branch = Which.with_branch, plain = Which.without_branch, whole = Which.whole_units;
+    constexpr bool plain_grouped = has_block_scales(form) || form == quant_layout::q8_0;
+    quantized_kernels::layout_kernels& of = to.by_layout[static_cast<int>(form)];
+    if constexpr (branch && shrinks_first(NTiles * 8))
+      to.shrink = {reinterpret_cast<const void*>(&shrink_kernel<T>), shrink_threads, 0};
+    if constexpr (branch) of.single_layer[0][0][e] = quantized_entry<T, form, NTiles, true, false, false>();
+    if constexpr (plain && (form != quant_layout::q8_0 || NTiles == 2))
+      of.single_layer[0][1][e] = quantized_entry<T, form, NTiles, false, false, false>();
+    if constexpr (branch && whole) of.single_layer[1][0][e] = quantized_entry<T, form, NTiles, true, true, false>();
+    if constexpr (plain && whole) of.single_layer[1][1][e] = quantized_entry<T, form, NTiles, false, true, false>();
+    if constexpr (branch || !plain_grouped) of.grouped[0][0][e] = quantized_entry<T, form, NTiles, true, false, true>();
+    if constexpr (plain && plain_grouped) of.grouped[0][1][e] = quantized_entry<T, form, NTiles, false, false, true>();
+    if constexpr (has_block_scales(form) && NTiles == 1 && whole) {
+      if constexpr (branch) of.two_unit[0] = two_unit_entry<T, form, true>();
+      if constexpr (plain) of.two_unit[1] = two_unit_entry<T, form, false>();
+    }
+    if constexpr (form == quant_layout::block_scales && whole) {
+      if constexpr (branch) of.grouped[1][0][e] = quantized_entry<T, form, NTiles, true, true, true>();
+      if constexpr (plain) of.grouped[1][1][e] = quantized_entry<T, form, NTiles, false, true, true>();
+    }
   }
 }
 }  // namespace detail
-// All kernels of one layout.
-template <class T, quant_layout Form> quantized_kernels quantized_kernels_of() {
+// The selected kernels of one layout.
+template <class T, quantized_mask Which> quantized_kernels quantized_kernels_of() {
   quantized_kernels all;
-  if constexpr (sizeof(T) == 2)
-    detail::add_quantized_kernels<T, Form, 1>(all), detail::add_quantized_kernels<T, Form, 2>(all);
+  detail::add_quantized_kernels<T, Which, 1>(all), detail::add_quantized_kernels<T, Which, 2>(all);
   return all;
 }
 // All kernels of up to 8 tokens, or of up to 16.
 template <class T, int Tokens> quantized_kernels all_quantized_kernels() {
   quantized_kernels all;
   const auto add = [&]<int... Forms>(std::integer_sequence<int, Forms...>) {
-    (detail::add_quantized_kernels<T, static_cast<quant_layout>(Forms), Tokens / 8>(all), ...);
+    (detail::add_quantized_kernels<T, every_quantized_kernel(static_cast<quant_layout>(Forms)), Tokens / 8>(all), ...);
   };
-  if constexpr (sizeof(T) == 2) add(std::make_integer_sequence<int, quant_layout_count>());
+  add(std::make_integer_sequence<int, quant_layout_count>());
   return all;
 }
 

@@ -4,8 +4,8 @@
 #pragma once
 #include <graft/backend/gpu/arch/mma_sync.cuh>
 #include <graft/backend/gpu/arch/ptx.cuh>
-#include <graft/backend/gpu/kernels/gemm/adapter_args.h>
 #include <graft/backend/gpu/kernels/quantized/dequantize_registers.cuh>
+#include <graft/backend/gpu/tile/adapter_args.h>
 
 namespace graft::gpu {
 

@@ -9,6 +9,8 @@
 // Work split   grid (column blocks, row blocks), sized so that all CTAs are resident at once and load R only once.
 // Layout       Inner and outer index are permuted so that a thread's share of a row is 16 contiguous bytes in x, in the
 //              result and in R (mma_operand.cuh): no shared memory, no shuffles.
+// Measured     H200, OFT with blocks of 32, 4096 x 4096, 4096 tokens: forward takes 1.14 of the bare product
+//              (docs/performance.md).
 #pragma once
 #include <graft/backend/gpu/kernels/rotation/mma_operand.cuh>
 #include <graft/backend/gpu/runtime/device.h>

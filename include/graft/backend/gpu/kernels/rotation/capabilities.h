@@ -2,7 +2,7 @@
 // Which rotations of the inputs of a GEMM run as one kernel. Needs no CUDA header.
 #pragma once
 #include <graft/backend/gpu/dispatch/gemm.h>
-#include <graft/backend/gpu/kernels/gemm/adapter_args.h>
+#include <graft/backend/gpu/tile/adapter_args.h>
 
 namespace graft::gpu {
 

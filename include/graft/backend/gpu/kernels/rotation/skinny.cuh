@@ -7,6 +7,8 @@
 // Tile         A warp computes 32 columns of 16 rows by mma.sync m16n8k16; grid (column blocks, rotations, row blocks).
 // Latency      A token step waits for this kernel: R does not depend on the previous kernel and is loaded before the
 //              wait for it (`early`); dependents are launched at once, so that they prefetch their weights.
+// Measured     H200, token step of a four-layer Llama-3-8B shape, one sequence: 501 µs with OFT on all projections,
+//              1.04 of the step with LoRA (docs/performance.md).
 #pragma once
 #include <graft/backend/gpu/dispatch/skinny.h>
 #include <graft/backend/gpu/kernels/rotation/mma_operand.cuh>

@@ -11,6 +11,9 @@
 // neighbouring columns (dropout_mask.h). Elements that are not dropped are scaled once per result. Inner and outer
 // indices are permuted among the fragments so that a thread's elements of a row are contiguous in memory. Sums over
 // warps are added in the order of the warps: deterministic.
+//
+// Measured: H200, training step of a four-layer Llama-3-8B shape, LoRA r16: 27.1 ms with dropout 0.1, 1.07 to 1.10 of
+// the step without (docs/performance.md).
 #pragma once
 #include <graft/backend/dropout_mask.h>
 #include <graft/backend/gpu/arch/mma_sync.cuh>

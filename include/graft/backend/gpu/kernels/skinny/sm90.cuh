@@ -9,13 +9,13 @@
 //              of A after them in shared memory, so that the same products yield Uᵀ; 64 of k per stage.
 // Work split   Block (split, tile): a tile of Rows outputs of one layer of the group, and one of Splits parts of k. The
 //              splits of a tile are a cluster. A gated tile has half of its rows from each of two layers
-//              (sm90_gated_epilogue.cuh).
+//              (sm90_epilogue.cuh).
 // Pipeline     Stages of W, A and x, filled by three producers: full when the bytes of all have arrived. The first
 //              round has no acquire, and only stages that will be refilled are released.
 // Warp roles   Warps 0 to 3: consumer, products and epilogue. One producer warp each for W, x and (Rank > 0) the
-//              adapter. Further warps: prologue (Fallback, Rank = 0), 1 / rms of a fused norm (sm90_fused_norm.cuh).
+//              adapter. Further warps: prologue (Fallback, Rank = 0), 1 / rms of a fused norm (sm90_epilogue.cuh).
 // Phases       W and A are requested at once, x after griddepcontrol.wait. Mainloop. Expand: each block multiplies its
-//              partial U with B; by linearity no exchange of U is needed. Split-K reduction (sm90_split_k.cuh).
+//              partial U with B; by linearity no exchange of U is needed. Split-K reduction (sm90_epilogue.cuh).
 //              Epilogue and store.
 // Reduction    Splits are added in their order: results are bitwise deterministic.
 // Code size    A launch takes about ten microseconds and most code runs once, so fetching instructions is visible: rare
@@ -26,10 +26,7 @@
 #include <graft/backend/gpu/arch/ptx.cuh>
 #include <graft/backend/gpu/arch/wgmma.cuh>
 #include <graft/backend/gpu/kernels/skinny/sm90_epilogue.cuh>
-#include <graft/backend/gpu/kernels/skinny/sm90_fused_norm.cuh>
-#include <graft/backend/gpu/kernels/skinny/sm90_gated_epilogue.cuh>
 #include <graft/backend/gpu/kernels/skinny/sm90_layout.h>
-#include <graft/backend/gpu/kernels/skinny/sm90_split_k.cuh>
 #include <graft/backend/gpu/tile/epilogue.cuh>
 #include <graft/backend/gpu/tile/pipeline.cuh>
 
@@ -204,7 +201,7 @@ struct skinny_block {
       if ((b + 1) * 64 <= Rows) continue;
       const int r = b * 64 + warp * 16 - Rows;
       if (r < 0 || r >= Rank) continue;
-      const std::uint32_t to = base + shape::s_at + tile_offset(lane % 8, r + lane / 8 % 2 * 8, shape::pitch);
+      const std::uint32_t to = base + shape::u_at + tile_offset(lane % 8, r + lane / 8 % 2 * 8, shape::pitch);
 #pragma unroll
       for (int j = 0; j < Tokens / 8; ++j)
         ptx::store_matrix_trans(to + j * 8 * shape::pitch, pack<T>(acc[b][4 * j], acc[b][4 * j + 1]),
@@ -221,7 +218,7 @@ struct skinny_block {
         if (b * 64 < Rows)
           wgmma<T, Tokens>::shared(acc[b],
                                    tile_descriptor(base + shape::b_at + b * 64 * shape::pitch, shape::pitch) + 2 * kk,
-                                   tile_descriptor(base + shape::s_at, shape::pitch) + 2 * kk, true);
+                                   tile_descriptor(base + shape::u_at, shape::pitch) + 2 * kk, true);
     wgmma_commit();
     wgmma_wait<0>();
   }
@@ -311,7 +308,7 @@ struct skinny_block {
     }
   }
   // Shared memory of 1 / rms per token, and the gains of a norm after y for the rows of each pair
-  // (sm90_fused_norm.cuh).
+  // (sm90_epilogue.cuh).
   __device__ std::uint32_t token_factors() const { return base + shape::barriers + shape::barrier_bytes - 4 * Tokens; }
   using gains = float2[row_blocks][2];
   __device__ __forceinline__ void activate_all(sums& acc) const {

@@ -1,15 +1,213 @@
 // SPDX-License-Identifier: Apache-2.0
+// What the skinny GEMM does to its partial sums: split-K reduction, a fused RMS norm, stores for more than 16 tokens, and
+// the gated epilogue.
+#pragma once
+#include <graft/backend/gpu/arch/ptx.cuh>
+#include <graft/backend/gpu/kernels/skinny/sm90_layout.h>
+#include <graft/backend/gpu/tile/epilogue.cuh>
+#include <graft/backend/gpu/tile/exchange.cuh>
+
+namespace graft::gpu {
+
+// ---- Split-K reduction
+
+// Split-K reduction of the skinny GEMM: the blocks of a cluster hold partial sums of the same rows and tokens, and each
+// finishes a share of them.
+//
+// Partial sums that another block finishes are written to its shared memory (st.async over DSMEM, counted on its
+// mailbox) and added there in the order of the splits; a sum of two needs no order. With up to
+// eight tokens the shares are units of 16 rows, each the sums of one warp (reduce_rows). With more tokens that would
+// let half of the warps send while the other half finish, so two blocks take alternate groups of eight tokens of all
+// rows (reduce_tokens).
+
+// Every block finishes `owned` units of 16 rows for all tokens. Afterwards `acc` holds the sums of these units; the
+// others are unchanged.
+template <class Block>
+__device__ __forceinline__ void reduce_rows(const Block& block, typename Block::accumulators& acc) {
+  using shape = typename Block::shape;
+  const int warp = threadIdx.x / 32, split = block.split;
+  // Shared memory address, in the block that owns a unit, of the partial sums from block `from`: 512 bytes per eight
+  // tokens.
+  const auto receive_buffer = [&](int unit, int owner, int from) {
+    const int sender = from < owner ? from : from - 1;
+    return block.base + shape::receive_buffer +
+           (sender * shape::owned + unit - owner * shape::owned) * Block::token_tile_count * 512 +
+           (threadIdx.x % 32) * 16;
+  };
+#pragma unroll
+  for (int b = 0; b < Block::row_blocks; ++b) {
+    const int unit = b * 4 + warp, owner = unit / shape::owned;
+    if (unit >= shape::units || owner == split) continue;
+    const std::uint32_t to = receive_buffer(unit, owner, split);
+#pragma unroll
+    for (int j = 0; j < Block::token_tile_count; ++j)
+      if (j < block.token_tiles())
+        block.partials().send(to + j * 512, owner,
+                              make_float4(acc[b][4 * j], acc[b][4 * j + 1], acc[b][4 * j + 2], acc[b][4 * j + 3]));
+  }
+  block.partials().wait();
+#pragma unroll
+  for (int b = 0; b < Block::row_blocks; ++b) {
+    const int unit = b * 4 + warp;
+    if (unit >= shape::units || unit / shape::owned != split) continue;
+#pragma unroll
+    for (int j = 0; j < Block::token_tile_count; ++j) {
+      if (j >= block.token_tiles()) break;
+      float4 sum = make_float4(0, 0, 0, 0);
+#pragma unroll
+      for (int s = 0; s < Block::all_splits; ++s) {
+        float4 partial = make_float4(acc[b][4 * j], acc[b][4 * j + 1], acc[b][4 * j + 2], acc[b][4 * j + 3]);
+        if (s != split) partial = ptx::load_shared_float4(receive_buffer(unit, split, s) + j * 512);
+        add_to(sum, partial);
+      }
+      acc[b][4 * j] = sum.x, acc[b][4 * j + 1] = sum.y, acc[b][4 * j + 2] = sum.z, acc[b][4 * j + 3] = sum.w;
+    }
+  }
+}
+
+// Two blocks: of every two groups of eight tokens each block sends one and finishes the other.
+template <class Block>
+__device__ __forceinline__ void reduce_tokens(const Block& block, const typename Block::accumulators& acc,
+                                              typename Block::sums& mine) {
+  using shape = typename Block::shape;
+  constexpr int own = Block::finished / 8;
+  const int warp = threadIdx.x / 32;
+  const std::uint32_t box = block.base + shape::receive_buffer + warp * own * 512 + threadIdx.x % 32 * 16;
+#pragma unroll
+  for (int b = 0; b < Block::row_blocks; ++b)
+#pragma unroll
+    for (int j = 0; j < own; ++j) {
+      float other[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float even = acc[b][8 * j + i], odd = acc[b][8 * j + 4 + i];
+        mine[b][4 * j + i] = block.split == 0 ? even : odd, other[i] = block.split == 0 ? odd : even;
+      }
+      if (b * 4 + warp < shape::units)
+        block.partials().send(box + (b * 4 * own + j) * 512, block.split ^ 1,
+                              make_float4(other[0], other[1], other[2], other[3]));
+    }
+  block.partials().wait();
+#pragma unroll
+  for (int b = 0; b < Block::row_blocks; ++b) {
+    if (b * 4 + warp >= shape::units) continue;
+#pragma unroll
+    for (int j = 0; j < own; ++j) {
+      const float4 other = ptx::load_shared_float4(box + (b * 4 * own + j) * 512);
+      mine[b][4 * j] += other.x, mine[b][4 * j + 1] += other.y;
+      mine[b][4 * j + 2] += other.z, mine[b][4 * j + 3] += other.w;
+    }
+  }
+}
+
+// ---- Fused RMS norm
+
+// RMSNorm between two skinny GEMMs, fused into both: norm(h) Wᵀ = (h ⊙ gain) Wᵀ / rms(h).
+//
+// The launch that writes h [tokens, columns] also stores h ⊙ gain, and per 16 columns the sum of squares of h as it is
+// stored, which depends on neither the tile shape nor the other tokens. The launch that reads h ⊙ gain computes 1 / rms
+// of each token in a spare warp while W streams, and multiplies its sums with it. The low-rank branch and the column
+// scales are linear, so the factor commutes with them. The lanes that hold values of one token are those of the
+// accumulator fragment, several lanes apart, so that they are added by shuffles; cub::WarpReduce adds neighboring lanes.
+
+inline constexpr int norm_barrier = 2;  // named barrier: 1 / rms of all tokens is in shared memory
+
+// ---- the launch that writes h ---------------------------------------------------------------------------------------
+template <class T, class Block>
+__device__ __forceinline__ void load_gains(const Block& block, typename Block::gains& to) {
+  const int lane = threadIdx.x % 32;
+  const epilogue_norm& norm = block.g.out_norm;
+  ptx::wait_for_dependency();
+#pragma unroll
+  for (int b = 0; b < Block::row_blocks; ++b)
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int row = block.row0 + (b * 4 + threadIdx.x / 32) * 16 + lane / 8 * 2 + 8 * h;
+      if (row >= block.seg.n || b * 4 + threadIdx.x / 32 >= Block::shape::units) continue;
+      to[b][h] = norm.in_float
+                     ? *reinterpret_cast<const float2*>(static_cast<const float*>(norm.gain) + row)
+                     : unpack<T>(*reinterpret_cast<const std::uint32_t*>(static_cast<const T*>(norm.gain) + row));
+    }
+}
+// Stores h ⊙ gain and the sum of squares of 16 columns of a token: two pairs in each of four lanes, added in fixed
+// order.
+struct squares_of_rows {
+  float sum = 0;
+  template <class T>
+  __device__ __forceinline__ void store(const epilogue_norm& norm, float2 gain, int h, long long at,
+                                        std::uint32_t pair) {
+    const float2 v = unpack<T>(pair);
+    if (at >= 0)
+      *reinterpret_cast<std::uint32_t*>(static_cast<T*>(norm.scaled) + at) = pack<T>(v.x * gain.x, v.y * gain.y);
+    const float both = fmaf(v.x, v.x, __fmul_rn(v.y, v.y));
+    sum = h == 0 ? both : sum + both;
+    if (h == 0) return;
+    sum += __shfl_xor_sync(0xffffffffU, sum, 8);
+    sum += __shfl_xor_sync(0xffffffffU, sum, 16);
+    if (threadIdx.x % 32 < 8 && at >= 0) norm.squares[at / 16] = sum;
+  }
+};
+
+// ---- launches that read h ⊙ gain ------------------------------------------------------------------------------------
+// Adds `sum` over the lanes of a warp, by recursive halving of the tokens until each lane has one. Every sum is formed
+// in the order of a full butterfly reduction.
+template <int Other, int Left, int Tokens> __device__ __forceinline__ void add_lanes(float (&sum)[Tokens], int lane) {
+  if constexpr (Other < 32 && Left == 1) {
+    sum[0] += __shfl_xor_sync(0xffffffffU, sum[0], Other);
+    add_lanes<2 * Other, 1>(sum, lane);
+  } else if constexpr (Other < 32) {
+    constexpr int half = Left / 2;
+    const bool upper = (lane & Other) != 0;
+#pragma unroll
+    for (int token = 0; token < half; ++token) {
+      const float got = __shfl_xor_sync(0xffffffffU, upper ? sum[token] : sum[token + half], Other);
+      sum[token] = (upper ? sum[token + half] : sum[token]) + got;
+    }
+    add_lanes<2 * Other, half>(sum, lane);
+  }
+}
+// 1 / rms of every token, by one warp after the preceding kernel has finished. The order of additions of a token does
+// not depend on the number of tokens.
+template <int Tokens>
+__device__ __forceinline__ void find_token_factors(const prologue_norm& norm, int m, int columns, std::uint32_t to) {
+  const int lane = threadIdx.x % 32, parts = columns / 16;
+  float sum[Tokens] = {};
+  ptx::wait_for_dependency();
+  const float eps = *norm.eps, inv_columns = 1 / static_cast<float>(columns);
+#pragma unroll 2
+  for (int i = lane * 4; i < parts; i += 128)
+#pragma unroll
+    for (int token = 0; token < Tokens; ++token) {  // no branch, so that all loads are in flight together
+      const float4 v = __ldcg(reinterpret_cast<const float4*>(norm.squares + (token < m ? token : m - 1) * parts + i));
+      sum[token] += (v.x + v.y) + (v.z + v.w);
+    }
+  add_lanes<1, Tokens>(sum, lane);
+  int token = 0;
+#pragma unroll
+  for (int other = 1, left = Tokens / 2; left > 0; other *= 2, left /= 2) token += (lane & other) != 0 ? left : 0;
+  if (lane < Tokens) ptx::store_shared(to + 4 * token, __float_as_uint(1 / sqrtf(fmaf(sum[0], inv_columns, eps))));
+  ptx::named_arrive(norm_barrier, 160);
+}
+template <class Block> __device__ __forceinline__ void normalize_tokens(const Block& block, typename Block::sums& acc) {
+  ptx::named_barrier(norm_barrier, 160);
+#pragma unroll
+  for (int j = 0; j < Block::finished / 8; ++j) {
+    const float2 factor =
+        ptx::load_shared_float2(block.token_factors() + 4 * (8 * block.token_tile_of(j) + threadIdx.x % 4 * 2));
+#pragma unroll
+    for (int b = 0; b < Block::row_blocks; ++b)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) acc[b][4 * j + i] *= (i & 1) != 0 ? factor.y : factor.x;
+  }
+}
+
+// ---- Stores
+
 // Epilogue of the skinny GEMM for more than 16 tokens: activation, residual and 16-byte stores by way of shared memory.
 //
 // A thread's accumulators are two rows of two tokens each. Stored directly they would be 4-byte stores of 16
 // contiguous bytes per token, which with 64 tokens take longer than waiting for the last weights. Instead the float
 // sums go to shared memory, and each thread finishes eight neighbouring outputs of a token at a time.
-#pragma once
-#include <graft/backend/gpu/arch/ptx.cuh>
-#include <graft/backend/gpu/kernels/skinny/sm90_layout.h>
-#include <graft/backend/gpu/tile/epilogue.cuh>
-
-namespace graft::gpu {
 
 // Pitch in floats from one token to the next, which avoids bank conflicts of lanes that store sums.
 constexpr int sum_pitch(int rows) { return rows + 4; }
@@ -106,5 +304,79 @@ template <class T, int Rows, int Tokens> struct skinny_tile {
     });
   }
 };
+
+// ---- Gated epilogue
+
+// Gated epilogue (SwiGLU, GeGLU) of the skinny GEMM, y = round(act(x W_gateᵀ)) ⊙ round(act(x W_upᵀ)), each layer with
+// its own activation or none.
+//
+// A tile holds the sums of both layers in different warps, so they are exchanged through shared memory, and a loop over
+// the tokens finishes four outputs of a few independent tokens at a time. The loop keeps the code small: unrolled over
+// all sums of a thread, activations alone are a hundred kilobytes of instructions, which have to be fetched while W is
+// being streamed.
+
+// One branch on the activation for all values.
+template <activation Act, int Count> __device__ __forceinline__ void activate_each(float4 (&v)[Count]) {
+#pragma unroll
+  for (float4& four : v) four = activate<Act>(four);
+}
+template <int Count> __device__ __forceinline__ void activate_each(activation what, float4 (&v)[Count]) {
+  switch (what) {
+    case activation::none: break;
+    case activation::relu: return activate_each<activation::relu>(v);
+    case activation::silu: return activate_each<activation::silu>(v);
+    case activation::gelu: return activate_each<activation::gelu>(v);
+    case activation::gelu_tanh: return activate_each<activation::gelu_tanh>(v);
+  }
+}
+
+inline constexpr int gate_barrier = 3;  // named barrier: sums are in shared memory
+
+// Finishes the tile after gate_barrier, by all epilogue_threads.
+template <class T, int Tokens, class Block> __device__ __forceinline__ void finish_gated(const Block& block) {
+  constexpr int half = Block::half, pitch = sum_pitch(2 * half);
+  static_assert(half % 4 == 0);
+  ptx::named_barrier(gate_barrier, Block::epilogue_threads);
+  const int n = block.seg.n;
+  const bool is_aligned = n % 4 == 0 && reinterpret_cast<std::uintptr_t>(block.seg.y) % 8 == 0;
+  constexpr int tokens_per_thread = Tokens < 16 ? 1 : Tokens < 64 ? 2 : 4;  // tokens per thread
+#pragma unroll 1
+  for (int i = static_cast<int>(threadIdx.x); i < (block.g.m + tokens_per_thread - 1) / tokens_per_thread * (half / 4);
+       i += Block::epilogue_threads) {
+    const int token = i / (half / 4) * tokens_per_thread, column = i % (half / 4) * 4;
+    float4 y[tokens_per_thread];
+#pragma unroll
+    for (float4& four : y) four = make_float4(1, 1, 1, 1);
+#pragma unroll 1
+    for (int layer = 0; layer < 2; ++layer) {
+      float4 v[tokens_per_thread];
+#pragma unroll
+      for (int t = 0; t < tokens_per_thread; ++t)
+        v[t] = ptx::load_shared_float4(block.base + 4 * ((token + t) * pitch + layer * half + column));
+      activate_each(block.g.segment[layer].act, v);
+#pragma unroll
+      for (int t = 0; t < tokens_per_thread; ++t) {
+        const float2 low = unpack<T>(pack<T>(v[t].x, v[t].y)), high = unpack<T>(pack<T>(v[t].z, v[t].w));
+        y[t].x *= low.x, y[t].y *= low.y, y[t].z *= high.x, y[t].w *= high.y;
+      }
+    }
+    const int row = block.row0 + column;
+    auto* to = reinterpret_cast<std::uint32_t*>(static_cast<T*>(block.seg.y) + static_cast<long long>(token) * n + row);
+#pragma unroll
+    for (int t = 0; t < tokens_per_thread; ++t, to += n / 2) {
+      if (token + t >= block.g.m) break;
+      const uint2 four = make_uint2(pack<T>(y[t].x, y[t].y), pack<T>(y[t].z, y[t].w));
+      if (row < n && is_aligned) *reinterpret_cast<uint2*>(to) = four;
+      if (row < n && !is_aligned) to[0] = four.x;
+      if (row + 2 < n && !is_aligned) to[1] = four.y;
+    }
+  }
+}
+
+template <class T, int Tokens, class Block>
+__device__ __forceinline__ void store_gated(const Block& block, const typename Block::sums& acc) {
+  sums_to_smem(block, acc);
+  finish_gated<T, Tokens>(block);
+}
 
 }  // namespace graft::gpu

@@ -5,7 +5,7 @@
 #pragma once
 #include <cuda.h>
 #include <graft/backend/gpu/dispatch/skinny.h>
-#include <graft/backend/gpu/kernels/gemm/adapter_args.h>
+#include <graft/backend/gpu/tile/adapter_args.h>
 #include <graft/backend/gpu/tile/tile_order.h>
 
 #include <cstdint>
@@ -25,11 +25,11 @@ struct skinny_shape {
   static constexpr int finished = split_by_tokens ? Tokens / 2 : Tokens;
   static constexpr std::uint32_t pitch = Rank * 2;
   static constexpr std::uint32_t w = Rows * 128, a = Rank * 128, x = Tokens * 128, stage = w + a + x;
-  static constexpr std::uint32_t b_bytes = blocks * 64 * Rank * 2, s_bytes = Tokens * Rank * 2;
+  static constexpr std::uint32_t b_bytes = blocks * 64 * Rank * 2, u_bytes = Tokens * Rank * 2;
   static constexpr std::uint32_t receive_buffer_bytes = (Splits - 1) * owned * (Tokens / 8) * 512;
   // A 64-row wgmma operand may reach beyond the last stage. Its results are discarded, but the addresses must exist.
   static constexpr std::uint32_t reach = blocks * 64 * 128 > stage ? blocks * 64 * 128 - stage : 0;
-  static constexpr std::uint32_t tail_bytes = b_bytes + s_bytes + receive_buffer_bytes;
+  static constexpr std::uint32_t tail_bytes = b_bytes + u_bytes + receive_buffer_bytes;
   static constexpr std::uint32_t pad = ((tail_bytes > reach ? tail_bytes : reach) + 1023) / 1024 * 1024;
   static constexpr int fitting = (shared_memory_limit - 1024 - 512 - ExtraBytes - pad) / stage;
   // Enough stages to cover memory latency, and to keep a block of the next kernel from becoming resident on this SM,
@@ -43,7 +43,7 @@ struct skinny_shape {
   // Stages of W requested before griddepcontrol.wait. x is requested after it and queues behind them; with many tokens
   // x is the bottleneck, so the rest of W is requested after the wait as well.
   static constexpr int stages_before_x = Splits == 2 && Tokens > 16 && ExtraBytes == 0 ? 80 * 1024 / w : stages;
-  static constexpr std::uint32_t b_at = stages * stage, s_at = b_at + b_bytes, receive_buffer = s_at + s_bytes;
+  static constexpr std::uint32_t b_at = stages * stage, u_at = b_at + b_bytes, receive_buffer = u_at + u_bytes;
   static constexpr std::uint32_t barrier_bytes = 512, barriers = b_at + pad, extra = barriers + barrier_bytes;
   static constexpr std::uint32_t bytes = extra + ExtraBytes + 1024;
   // The barriers, followed by 1 / rms per token for fused norms.
@@ -62,7 +62,7 @@ struct skinny_segment {
 struct skinny_maps {
   CUtensorMap x[max_segments], w[max_segments];
 };
-// Norms fused after y and before x (sm90_fused_norm.cuh).
+// Norms fused after y and before x (sm90_epilogue.cuh).
 struct epilogue_norm {
   const void* gain = nullptr;  // null: no norm
   void* scaled = nullptr;      // y ⊙ gain

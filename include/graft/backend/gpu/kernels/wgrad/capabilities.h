@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a GPU can do of wgrads. Needs no CUDA header.
 #pragma once
-#include <graft/backend/gpu/dispatch/compiled_gemms.h>
-#include <graft/backend/gpu/dispatch/gemm.h>
+#include <graft/backend/gpu/dispatch/kernel_selection.h>
+#include <graft/backend/gpu/tile/adapter_args.h>
 
 namespace graft::gpu {
 
@@ -19,5 +19,22 @@ constexpr bool gate_wgrad_is_fused(const graph& g, id i, const size_values& s, d
 constexpr wgrad_sum::capabilities wgrad_capabilities() {
   return {.has_kernel = true, .runs_beside_gemm = true, .operand_is_padded = &operand_is_padded};
 }
+template <> struct kernels_of_launch<wgrad_sum> {
+  static constexpr void add(kernel_selection& to, const type_plan& in, const wgrad_sum& s) {
+    const graph& g = in.g;
+    if (s.scaled >= 0) to.nodes = to.nodes | op_bit(g[s.scaled].what);
+    if (s.by_column) {
+      to.launches |= launches::columns;
+      return;
+    }
+    const int left = in.size(g[s.left].d[3]), right = in.size(g[s.right].d[3]), least = left < right ? left : right;
+    for (const int rank : {16, 32, 64})
+      if (least == 0 || (least <= 64 && padded_rank(least) == rank)) to.gemms.add_wgrad(rank);
+    if (least == 0 || least > 64) to.gemms.add_wgrad(wide_tile_rank);
+    for (const id i : {s.left, s.right})
+      if (const int columns = in.size(g[i].d[3]); is_call_input(g, i) && (columns == 0 || columns % 8 != 0))
+        to.launches |= launches::pad;
+  }
+};
 
 }  // namespace graft::gpu

@@ -8,6 +8,8 @@
 //              16th token.
 // Reduction    Over the threads of a block, then through distributed shared memory over the blocks of the cluster in
 //              their order, each block for a share of the columns: bitwise deterministic.
+// Measured     H200, training a DoRA layer, 4096 x 4096, 4096 tokens: 405 µs, 1.15 of the bare pair of products
+//              (docs/performance.md).
 #pragma once
 #include <graft/backend/gpu/arch/ptx.cuh>
 #include <graft/backend/gpu/dispatch/gemm.h>

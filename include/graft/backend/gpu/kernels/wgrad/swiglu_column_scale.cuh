@@ -7,6 +7,9 @@
 //
 // t, z_a, z_b [tokens, columns]; p, q [columns]. u and v are not stored. Work split and reduction are those of
 // column_scale.cuh: bitwise deterministic.
+//
+// Measured: H200, training step of a four-layer Llama-3-8B shape with DoRA r16: 26.6 ms, 1.07 of the step with LoRA
+// (docs/performance.md).
 #pragma once
 #include <graft/backend/gpu/kernels/elementwise/expression.cuh>
 #include <graft/backend/gpu/kernels/wgrad/column_scale.cuh>

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// A program of a user who has many warnings on (-Wconversion, -Wsign-conversion, -Wshadow, -Wpedantic), finds the headers
+// by a plain -I, has no run-time type information (-fno-rtti), and says `using namespace graft;` beside common words as
+// names of its own. It only has to compile, once for all of this, because the headers are most of the time.
+#include <graft/blocks.h>
+#include <graft/io/hf/layer_adapters.h>
+#include <graft/models.h>
+
+namespace layers {
+
+struct q_proj : graft::linear<64, 64, float, graft::dora<4>> {};
+struct rotated : graft::linear<64, 64, float, graft::oft<8>> {};
+struct quantized : graft::linear<64, 64, graft::nf4<64>, graft::lora<4>> {};
+
+template <class Layer> graft::status use() {
+  graft::cpu::layer<Layer> one;
+  one.train(true);
+  return one.bind();
+}
+graft::status use_all() {
+  for (const graft::status& s : {use<q_proj>(), use<rotated>(), use<quantized>()})
+    if (!s) return s;
+  return graft::io::hf::load_model<graft::cpu::engine<float>>("folder") ? graft::status(graft::ok)
+                                                                        : graft::fail("there is no folder");
+}
+
+}  // namespace layers
+
+namespace adapters {
+
+using namespace graft;
+using engine = cpu::engine<float>;
+
+struct q_proj : linear<64, 64, float, lora<4>> {};
+
+status use(causal_lm<engine>& model, adapted_layer<engine>& layer, const io::base_layer& base) {
+  cpu::layer<q_proj> one;
+  one.train(true);
+  if (status s = io::hf::load_adapter(model, "a", "folder"); !s) return s;
+  if (status s = io::hf::replace_adapter(model, "a", "folder"); !s) return s;
+  if (status s = io::hf::combine(model, "c", {"a"}, {1.0}); !s) return s;
+  if (status s = io::hf::load_adapter(layer, base, "a", "folder"); !s) return s;
+  if (status s = io::hf::save_adapter("folder", layer, "a"); !s) return s;
+  return io::hf::save_adapter("folder", model, "c");
+}
+
+}  // namespace adapters
+
+// In a namespace of the program every word may be its own. At global scope those may that are no name of graft: a word
+// that is added there fails here.
+namespace own {
+
+using namespace graft;
+
+struct plan {
+  int v;
+};
+struct node {
+  int v;
+};
+struct text {
+  int v;
+};
+struct slot {
+  int v;
+};
+struct id {
+  int v;
+};
+enum op { plus_op };
+using view = int;
+using status = int;
+using result = int;
+int make(int v) { return v; }
+int row(int v) { return v; }
+int on(int v) { return v; }
+int where = 1, at = 2, call = 3, mode = 4, count = 5, unknown = 6;
+
+int all() {
+  const plan p{1};
+  const node n{2};
+  const text t{3};
+  const slot s{4};
+  const id i{5};
+  const op o = plus_op;
+  const view v = 6;
+  const status u = 7;
+  const result r = 8;
+  return p.v + n.v + t.v + s.v + i.v + o + v + u + r + make(1) + row(2) + on(3) + where + at + call + mode + count +
+         unknown;
+}
+// What is not a name of the program's own is graft's.
+struct q_proj : linear<64, 64, float, lora<4>> {};
+static_assert(compile<q_proj, fullgraph>::kernels == 1);
+
+}  // namespace own
+
+using namespace graft;
+
+struct value {
+  int v;
+};
+struct item {
+  int v;
+};
+int make(int v) { return v; }
+int run(int v) { return v; }
+int size = 1, name = 2, data = 3, rows = 4, rank = 5, model = 6, input = 7, layer = 8, key = 9, batch = 10, loss = 11;
+
+int main() {
+  const value v{1};
+  const item i{2};
+  return v.v + i.v + make(3) + run(4) + size + name + data + rows + rank + model + input + layer + key + batch + loss +
+                     own::all() >
+                 0
+             ? 0
+             : 1;
+}
