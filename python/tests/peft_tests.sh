@@ -12,7 +12,7 @@ python=${PYTHON:-python3}
 plugin=accelerate_peft
 if [ "${1:-}" = --without-graft ]; then plugin= && shift; fi
 if [ $# -eq 0 ]; then sed -n '3,8s/^# *//p' "$0" >&2 && exit 2; fi
-version=$("$python" -c 'import peft; print(peft.__version__)')
+version=$("$python" -c 'from importlib.metadata import version; print(version("peft"))')
 folder=$here/../../build-python/peft-$version
 if [ ! -d "$folder/tests" ]; then
   mkdir -p "$folder"
@@ -23,5 +23,6 @@ fi
 cd "$folder/tests"
 file=$1
 shift
-PYTHONPATH=$here${PYTHONPATH:+:$PYTHONPATH} exec "$python" -m pytest -q -p no:cacheprovider -p offline_models ${plugin:+-p $plugin} \
-  "$file" "$@"
+# PEFT's own options ask for a report of coverage.
+PYTHONPATH=$here${PYTHONPATH:+:$PYTHONPATH} exec "$python" -m pytest -q -o addopts= -p no:cacheprovider \
+  -p offline_models ${plugin:+-p $plugin} "$file" "$@"
