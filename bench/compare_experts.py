@@ -125,7 +125,8 @@ def main():
     torch.set_num_threads(args.threads)
     environment = dict(os.environ, OMP_NUM_THREADS=str(args.threads))
     table = {"machine": args.machine, "date": time.strftime("%Y-%m-%d"), "torch": torch.__version__, "peft": peft.__version__,
-             "transformers": transformers.__version__, "command": "python3 bench/compare_experts.py" + (" --busy" if args.busy else ""),
+             "transformers": transformers.__version__,
+             "command": f"python3 bench/compare_experts.py --rounds {args.rounds} --passes {args.passes}" + " --busy" * args.busy,
              "threads": args.threads, "clock": "processor" if args.busy else "wall", "fastest_of": args.rounds * args.passes,
              "small": SMALL, "results": []}
     with tempfile.TemporaryDirectory() as name:
