@@ -46,7 +46,11 @@ class Peft:
             where = {"pretrained_model_name_or_path": os.path.dirname(os.path.abspath(o.model)),
                      "gguf_file": os.path.basename(o.model)}
         self.model = transformers.AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32).eval()
-        if "gguf_file" in where:
+        if "gguf_file" in where:  # what was dequantized from a GGUF file is not saved unless it is another model
+            plain = transformers.AutoModelForCausalLM.from_config(self.model.config, dtype=torch.float32)
+            plain.config.__dict__.pop("quantization_config", None)
+            plain.load_state_dict(self.model.state_dict())
+            self.model = plain.eval()
             self.folder = os.path.join(work, "model")
             self.model.save_pretrained(self.folder)
         linear = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]

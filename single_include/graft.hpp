@@ -3200,7 +3200,7 @@ constexpr bool one_matrix(const node& v) { return v.d[0] == dim{1} && v.d[1] == 
 struct wgrad_sum {
   struct capabilities {
     bool has_kernel = false;        // there is a wgrad kernel
-    bool runs_beside_gemm = false;  // wgrads run in the launch of a dgrad (fused_wgrad.h)
+    bool runs_beside_gemm = false;  // wgrads run in the launch of a dgrad (gemm.h)
     target_function<bool(long long columns, dtype, const target&)> operand_is_padded{};
   };
   struct work {

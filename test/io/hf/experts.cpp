@@ -2,7 +2,6 @@
 // Models with experts from files and as a whole: stacks of expert weights, configurations, PEFT's target_parameters, and
 // that generation, merging, switching and rows with adapters of their own give what the formulas give.
 #include <doctest/doctest.h>
-#include <graft/io/hf/combine_adapters.h>
 #include <graft/io/hf/expert_weights.h>
 #include <graft/io/hf/load_adapters.h>
 #include <graft/io/hf/new_adapter.h>
@@ -12,116 +11,15 @@
 #include <graft/model/training_run.h>
 
 #include <fstream>
-#include <random>
 
-#include "../support.h"
+#include "expert_models.h"
 
 using namespace graft;
 using namespace graft::io;
 using namespace graft::io::test;
-using engine = cpu::engine<float>;
 
 namespace {
-
-std::string config_text(const std::string& family, const std::string& more = "") {
-  return "{\"model_type\": \"" + family +
-         R"(", "hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 3, "head_dim": 8,
-             "max_position_embeddings": 64, "vocab_size": 99, "intermediate_size": 40, "num_experts_per_tok": 2,
-             "num_local_experts": 5)" +
-         more + "}";
-}
-const std::string qwen = R"(, "moe_intermediate_size": 24, "shared_expert_intermediate_size": 16)";
 std::string message(const std::string& content) { return hf::parse_config(content, "config.json").message(); }
-
-// Random weights of any configuration, as its formulas need them.
-model_weights random_weights(const model_config& c) {
-  model_weights w;
-  auto memory = std::make_shared<std::deque<std::vector<float>>>();
-  std::mt19937 random(3);
-  std::normal_distribution<float> normal(0, 0.3F);
-  const auto fill = [&](const block_formula& f, const std::string& prefix, int layer) {
-    const block_spec spec{f, {}, facts_of(c, layer), false, operation_of(c.activation)};
-    const builder g = capture_forward(f, block_options_of(spec, pass_kind::forward));
-    const named_values values = values_of(c, 64);
-    size_values s;
-    for (const auto& [name, n] : values.sizes)
-      if (const int at = graph(g).sizes.find(name.c_str()); at >= 0) s.v[at] = n;
-    for (id i = 0; i < g.n.size(); ++i) {
-      if (g.n[i].what != op::base) continue;
-      std::vector<float>& v = memory->emplace_back();
-      for (long long k = count(g, i, s); k > 0; --k) v.push_back(normal(random));
-      view t{v.data(), dtype::f32};
-      const axes listed = listed_axes(g.n[i]);
-      for (int k = listed.first; k < listed.last; ++k) t.size[t.rank++] = graph(g).sizes.value(g.n[i].d[k], s);
-      w.tensors[prefix + graph(g).name(i).c_str()] = t;
-    }
-  };
-  const architecture& a = c.family->formulas;
-  fill(a.embed, "", ends_of_model), fill(a.head, "", ends_of_model);
-  for (int l = 0; l < c.layers; ++l) fill(a.block, std::string(a.layers) + "." + std::to_string(l) + ".", l);
-  w.owner = memory;
-  return w;
-}
-model_config config_of(const std::string& text) {
-  const auto c = hf::parse_config(text, "config.json");
-  INFO(std::string(c.message()));
-  REQUIRE(c);
-  return *c;
-}
-causal_lm<engine> model_of(const std::string& text) {
-  const model_config c = config_of(text);
-  auto m = causal_lm<engine>::make(c, random_weights(c));
-  INFO(std::string(m.message()));
-  REQUIRE(m);
-  return std::move(*m);
-}
-void must(const status& s) {
-  INFO(std::string(s.message()));
-  REQUIRE(bool(s));
-}
-const std::vector<std::int64_t> prompt{3, 17, 42, 8, 5, 90, 17};
-std::vector<float> logits_of(causal_lm<engine>& m, std::span<const causal_lm<engine>::names> of = {}) {
-  std::vector<sequence_chunk> chunks(std::max<std::size_t>(1, of.size()), sequence_chunk{prompt});
-  std::vector<float> out(chunks.size() * prompt.size() * 99);
-  must(m.logits(chunks, out, false, of));
-  return out;
-}
-void close(const std::vector<float>& a, const std::vector<float>& b) {
-  REQUIRE(a.size() == b.size());
-  for (std::size_t i = 0; i < a.size(); ++i)
-    CHECK(static_cast<double>(a[i]) == doctest::Approx(static_cast<double>(b[i])).epsilon(1e-3).scale(1));
-}
-// Random LoRA or DoRA of rank 2 on both parameters of the experts of each sparse layer, and on queries.
-adapter_set adapter_on_experts(const model_config& c, const model_weights& w, unsigned seed, bool with_norm = false) {
-  adapter_set set;
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal(0, 0.3F);
-  const auto tensor = [&](std::vector<long long> shape) {
-    long long n = 1;
-    for (const long long k : shape) n *= k;
-    auto data = std::make_shared<std::vector<float>>();
-    for (; n > 0; --n) data->push_back(normal(random));
-    return adapter_tensor{"", data, std::move(shape)};
-  };
-  for (const base_layer& b : hf::modules_of(c, w)) {
-    if (b.kind != "experts" && !b.module.ends_with("q_proj")) continue;
-    module_adapter m;
-    m.module = b.module, m.scalars["scaling"] = 0.5, m.transposed_storage = b.stored_in_out;
-    const bool dora_here = with_norm && b.kind == "experts";
-    m.of = dora_here ? formula_of<dora<>>() : formula_of<lora<>>();
-    std::vector<long long> A{2, b.in}, B{b.out, 2}, norm{b.out};
-    if (b.kind == "experts")
-      for (auto* shape : {&A, &B, &norm}) shape->insert(shape->begin(), b.shape[0]);
-    m.tensors["lora_A.weight"] = tensor(A), m.tensors["lora_B.weight"] = tensor(B);
-    if (dora_here) m.tensors["lora_magnitude_vector"] = tensor(norm);
-    set.modules.push_back(std::move(m));
-  }
-  return set;
-}
-const std::string configs[] = {config_text("mixtral"), config_text("qwen2_moe", qwen + R"(, "decoder_sparse_step": 2)"),
-                               config_text("qwen3_moe", qwen + R"(, "mlp_only_layers": [0], "norm_topk_prob": true)"),
-                               config_text("gpt_oss", R"(, "sliding_window": 3)")};
-
 }  // namespace
 
 TEST_CASE("experts: configurations") {
@@ -214,49 +112,6 @@ TEST_CASE("experts: generation over the KV cache") {
     }
     CHECK((*made)[0].tokens == tokens);
   }
-}
-
-TEST_CASE("experts: adapters are merged, disabled, switched, several at once, and per row") {
-  for (const std::string& text : configs)
-    for (const bool with_norm : {false, true}) {
-      causal_lm<engine> m = model_of(text);
-      CAPTURE(std::string(m.config().family->name));
-      const std::vector<float> base = logits_of(m);
-      must(m.add("a", adapter_on_experts(m.config(), m.weights(), 1, with_norm)));
-      must(m.add("b", adapter_on_experts(m.config(), m.weights(), 2)));
-      must(m.activate({"a"}));
-      const std::vector<float> a = logits_of(m);
-      CHECK(a != base);
-      m.enable(false);
-      CHECK(logits_of(m) == base);
-      m.enable(true);
-      must(m.activate({"b"}));
-      const std::vector<float> b = logits_of(m);
-      must(m.activate({"a", "b"}));
-      const std::vector<float> both = logits_of(m);
-      CHECK(both != a);
-      if (!with_norm) {  // PEFT computes DoRA's norm of the base weight, and merges with that of the merged one
-        must(m.merge({"a", "b"}));
-        close(logits_of(m), both);
-        must(m.unmerge());
-      }
-      must(m.activate({"a"})), must(m.merge({"a"}));
-      close(logits_of(m), a);
-      must(m.unmerge());
-      CHECK(logits_of(m) == a);
-      must(m.replace("a", adapter_on_experts(m.config(), m.weights(), 2)));  // hot swap: "a" stays active
-      close(logits_of(m), b);
-      must(m.replace("a", adapter_on_experts(m.config(), m.weights(), 1, with_norm)));
-      CHECK(logits_of(m) == a);
-      must(m.activate({}));
-      CHECK(logits_of(m) == base);
-      const causal_lm<engine>::names rows[] = {{"b"}, {}, {"a"}};
-      const std::vector<float> each = logits_of(m, rows);
-      const std::size_t n = base.size();
-      close({each.begin(), each.begin() + static_cast<std::ptrdiff_t>(n)}, b);
-      close({each.begin() + static_cast<std::ptrdiff_t>(n), each.begin() + static_cast<std::ptrdiff_t>(2 * n)}, base);
-      close({each.begin() + static_cast<std::ptrdiff_t>(2 * n), each.end()}, a);
-    }
 }
 
 TEST_CASE("experts: the auxiliary loss of routers is part of the loss, whatever backward saves") {
@@ -358,17 +213,6 @@ TEST_CASE("experts: a model is saved and loaded, and a new adapter of parameters
     REQUIRE(file->get(experts + "base_layer.lora_A.weight") != nullptr);
     CHECK(file->get(experts + "base_layer.lora_A.weight")->shape == std::vector<std::uint64_t>{15, 32});
     CHECK(file->get(experts + "lora_B.weight")->shape == std::vector<std::uint64_t>{32, 15});
-
-    // PEFT's add_weighted_adapter refuses parameters too.
-    for (const char* name : {"x", "y"}) {
-      auto one = hf::load_adapters(adapter.path / "a", *again);
-      REQUIRE(one);
-      must(again->add(name, std::move(*one).with_origin()));
-    }
-    const status combined = hf::combine(*again, "both", {"x", "y"}, {0.5, 0.5});
-    CHECK(std::string(combined.message()).find("adapters of experts cannot be combined by weights") !=
-          std::string::npos);
-    CHECK(again->find("both") == nullptr);
   }
 }
 

@@ -25,9 +25,7 @@ status combine(causal_lm<Engine>& model, const std::string& name, const std::vec
       const auto guard = model.lock();
       return weight_update_of<Engine>(model.programs().queue, m, weight);
     });
-    if (status s = all.check(); !s) return s;
-    for (const base_layer& b : modules_of(model.config(), model.weights()))
-      if (status s = all.take(b); !s) return s;
+    if (status s = all.combine(modules_of(model.config(), model.weights())); !s) return s;
     const result<adapter_config> config = all.config();
     if (!config) return config.failure();
     result<loaded_adapters> made =

@@ -96,8 +96,7 @@ status combine(adapted_layer<Engine>& layer, const base_layer& base, const std::
       return weight_update_of<Engine>(layer.layer_executor().queued(), m, weight);
     });
     const base_layer here = detail::base_in(layer, base);
-    if (status s = all.check(); !s) return s;
-    if (status s = all.take(here); !s) return s;
+    if (status s = all.combine({here}); !s) return s;
     const result<adapter_config> config = all.config();
     if (!config) return config.failure();
     result<safetensors> tensors = all.tensors().as_file("a combination");

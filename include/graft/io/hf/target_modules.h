@@ -35,7 +35,8 @@ inline result<std::vector<base_layer*>> targets_of(const adapter_config& c, std:
     targets.push_back(&b);
     out = std::max(out, b.out), in = std::max(in, b.in);
   }
-  if (status s = wrap_parameters(c, modules, targets); !s) return s.failure();
+  if (status s = check_target_parameters(c, modules); !s) return s.failure();
+  name_parameters_in_files(targets);
   std::vector<base_layer*> in_order = targets;
   if (model != nullptr)
     std::stable_sort(in_order.begin(), in_order.end(), [&](const base_layer* a, const base_layer* b) {

@@ -24,18 +24,8 @@ inline bool is_target_parameter(const adapter_config& c, std::string_view path) 
                      [&](const std::string& name) { return ends_with_name(path, name); });
 }
 
-// Gives each targeted parameter its path in adapter files. Every name must stand for a parameter of experts.
-inline status wrap_parameters(const adapter_config& c, const std::vector<base_layer>& all,
-                              std::span<base_layer* const> targets) {
-  for (const std::string& name : c.target_parameters) {
-    const auto stands_for = [&](const base_layer& b) { return b.kind == "experts" && ends_with_name(b.module, name); };
-    if (std::any_of(all.begin(), all.end(), stands_for)) continue;
-    text known;
-    for (const base_layer& b : all)
-      if (b.kind == "experts" && known.empty()) known << "experts.gate_up_proj and experts.down_proj";
-    return fail("'target_parameters' of adapter_config.json names '", name.c_str(), "', expected parameters of experts",
-                known.empty() ? ", which this model does not have" : ", which are here ", known);
-  }
+// Gives each targeted parameter its path in adapter files.
+inline void name_parameters_in_files(std::span<base_layer* const> targets) {
   for (base_layer* b : targets) {
     if (b->kind != "experts") continue;
     const std::string module = b->module.substr(0, b->module.rfind('.'));
@@ -47,6 +37,18 @@ inline status wrap_parameters(const adapter_config& c, const std::vector<base_la
     for (const base_layer* other : targets)
       if (other->kind == "experts" && other->module.starts_with(module + ".") && position(*other) > position(*b))
         b->wrapped_module += ".base_layer";
+  }
+}
+// Checks that every name stands for a parameter of experts.
+inline status check_target_parameters(const adapter_config& c, const std::vector<base_layer>& all) {
+  for (const std::string& name : c.target_parameters) {
+    const auto stands_for = [&](const base_layer& b) { return b.kind == "experts" && ends_with_name(b.module, name); };
+    if (std::any_of(all.begin(), all.end(), stands_for)) continue;
+    text known;
+    for (const base_layer& b : all)
+      if (b.kind == "experts" && known.empty()) known << "experts.gate_up_proj and experts.down_proj";
+    return fail("'target_parameters' of adapter_config.json names '", name.c_str(), "', expected parameters of experts",
+                known.empty() ? ", which this model does not have" : ", which are here ", known);
   }
   return ok;
 }
