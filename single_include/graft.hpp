@@ -8085,6 +8085,33 @@ struct gemma {
 };
 }  // namespace graft
 namespace graft {
+struct gemma2 : gemma {
+  static constexpr const char* name = "gemma2";
+  static constexpr ex run(block_scope m, ex h) {
+    auto attended = self_attention(m, m.rms_norm("input_layernorm", h, 1), configured_attention(m));
+    return feed_forward(m, h + m.rms_norm("post_attention_layernorm", attended, 1));
+  }
+  static constexpr ex head(block_scope m, ex h) { return m.soft_capped(gemma::head(m, h), "logit_soft_cap"); }
+ protected:
+  static constexpr ex feed_forward(block_scope m, ex h) {
+    auto x = m.rms_norm("pre_feedforward_layernorm", h, 1);
+    auto down = gated_layer(m.in("mlp"), x, m.size("intermediate"), bias::no, op::gelu_tanh);
+    return h + m.rms_norm("post_feedforward_layernorm", down, 1);
+  }
+};
+}  // namespace graft
+namespace graft {
+struct gemma3 : gemma2 {
+  static constexpr const char* name = "gemma3_text";
+  static constexpr ex run(block_scope m, ex h) {
+    attention_form form = configured_attention(m);
+    form.norms_heads = true, form.plus = 1;
+    auto attended = self_attention(m, m.rms_norm("input_layernorm", h, 1), form);
+    return feed_forward(m, h + m.rms_norm("post_attention_layernorm", attended, 1));
+  }
+};
+}  // namespace graft
+namespace graft {
 struct gpt2 {
   static constexpr const char *name = "gpt2", *layers = "transformer.h";
   static constexpr ex embed(block_scope m, ex ids) {
@@ -8174,6 +8201,36 @@ struct gpt_oss : llama {
 };
 }  // namespace graft
 namespace graft {
+struct granite : llama {
+  static constexpr const char* name = "granite";
+  static constexpr ex embed(block_scope m, ex ids) {
+    return m.root().scalar("embedding_multiplier") * llama::embed(m, ids);
+  }
+  static constexpr ex run(block_scope m, ex h) {
+    auto by = m.root().scalar("residual_multiplier");
+    h = h + by * self_attention(m, m.rms_norm("input_layernorm", h), configured_attention(m));
+    auto x = m.rms_norm("post_attention_layernorm", h);
+    return h + by * gated_layer(m.in("mlp"), x, m.size("intermediate"), bias{m.has("mlp_bias")});
+  }
+  static constexpr ex head(block_scope m, ex h) { return llama::head(m, h) / m.root().scalar("logits_scaling"); }
+};
+}  // namespace graft
+namespace graft {
+struct olmo2 : llama {
+  static constexpr const char* name = "olmo2";
+  static constexpr ex run(block_scope m, ex h) {
+    const extent hidden = h.cols(), d = m.size("head_dim"), heads = m.size("heads") * d, kv = m.size("kv_heads") * d;
+    const bias in_attention{m.has("attention_bias")}, in_output{m.has("output_bias")};
+    auto q = m.rope(m.rms_norm("self_attn.q_norm", m.linear("self_attn.q_proj", h, heads, in_attention)));
+    auto k = m.rope(m.rms_norm("self_attn.k_norm", m.linear("self_attn.k_proj", h, kv, in_attention)));
+    auto v = m.linear("self_attn.v_proj", h, kv, in_attention);
+    auto attended = m.linear("self_attn.o_proj", m.attention(q, k, v), hidden, in_output);
+    h = h + m.rms_norm("post_attention_layernorm", attended);
+    return h + m.rms_norm("post_feedforward_layernorm", gated_layer(m.in("mlp"), h, m.size("intermediate")));
+  }
+};
+}  // namespace graft
+namespace graft {
 struct opt {
   static constexpr const char *name = "opt", *layers = "model.decoder.layers";
   static constexpr ex embed(block_scope m, ex ids) {
@@ -8203,6 +8260,23 @@ struct opt {
     if (m.has("final_norm")) h = m.layer_norm("model.decoder.final_layer_norm", h);
     if (m.has("projected")) h = m.linear("model.decoder.project_out", h, m.size("embedding"));
     return m.linear("lm_head", h, m.size("vocab"));
+  }
+};
+}  // namespace graft
+namespace graft {
+struct phi3 : llama {
+  static constexpr const char* name = "phi3";
+  static constexpr ex run(block_scope m, ex h) {
+    const extent hidden = h.cols(), d = m.size("head_dim"), heads = m.size("heads") * d, kv = m.size("kv_heads") * d,
+                 inner = m.size("intermediate");
+    auto qkv = m.linear("self_attn.qkv_proj", m.rms_norm("input_layernorm", h), heads + 2 * kv);
+    auto q = m.rope(slice(qkv, 3, 0, heads)), k = m.rope(slice(qkv, 3, heads, kv));
+    auto v = slice(qkv, 3, heads + kv, kv);
+    h = h + m.dropout("resid_attn_dropout", m.linear("self_attn.o_proj", m.attention(q, k, v), hidden));
+    auto gate_up = m.linear("mlp.gate_up_proj", m.rms_norm("post_attention_layernorm", h), 2 * inner);
+    auto gate = slice(gate_up, 3, 0, inner), up = slice(gate_up, 3, inner, inner);
+    auto down = m.linear("mlp.down_proj", mul(m.activated(gate, op::silu), up), hidden);
+    return h + m.dropout("resid_mlp_dropout", down);
   }
 };
 }  // namespace graft
@@ -8251,6 +8325,11 @@ struct qwen3_moe : llama {
     if (!m.has("sparse_layer")) return h + gated_layer(m.in("mlp"), x, m.size("intermediate"));
     return h + gated_experts(m, "mlp.experts", x, softmax_router(m, "mlp.gate", x, m.has("router_over_chosen")));
   }
+};
+}  // namespace graft
+namespace graft {
+struct smollm3 : llama {
+  static constexpr const char* name = "smollm3";
 };
 }  // namespace graft
 namespace graft {
