@@ -117,13 +117,13 @@ template <class A, class Function> constexpr auto captured_on(scope p, ex W, Fun
   p.experts = experts;
   const int before = p.g->n.size();
   const auto made = f(p);
-  if constexpr (requires { A::reads_all_experts; }) return made;
-  for (id i = before; i < p.g->n.size(); ++i) {
-    const node v = p.g->n[i];
-    bool of_expert = false;
-    for (int k = 0; k < 3; ++k) of_expert = of_expert || (v.operand(k) >= 0 && !is_scalar(p.g->n[v.operand(k)]));
-    if (of_expert && !acts_per_expert(*p.g, i)) p.g->stop({fault::not_on_experts, i, v.line, A::name});
-  }
+  if constexpr (!requires { A::reads_all_experts; })
+    for (id i = before; i < p.g->n.size(); ++i) {
+      const node v = p.g->n[i];
+      bool of_expert = false;
+      for (int k = 0; k < 3; ++k) of_expert = of_expert || (v.operand(k) >= 0 && !is_scalar(p.g->n[v.operand(k)]));
+      if (of_expert && !acts_per_expert(*p.g, i)) p.g->stop({fault::not_on_experts, i, v.line, A::name});
+    }
   return made;
 }
 // Each function runs once per program at most, so `cold` spares the compiler the time to optimize it.

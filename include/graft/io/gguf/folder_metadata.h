@@ -224,7 +224,10 @@ struct gguf_tokenizer_writer {
     to.put(key("model"), "gpt2"), to.put(key("pre"), pre);
     vocabulary(model, false);
     std::vector<std::string> merges;
-    for (const auto& [left, right] : merges_of(model)) merges.push_back(left + ' ' + right);
+    for (const auto& [left, right] : merges_of(model)) {
+      merges.push_back(left);
+      merges.back().append(1, ' ').append(right);
+    }
     if (!problem) to.put(key("merges"), std::span<const std::string>(merges));
   }
   // SentencePiece merges the pair whose token has the highest score; so a token's score is less the later its merge is.

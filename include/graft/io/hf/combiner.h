@@ -183,6 +183,7 @@ class combiner {
     if (!scales_)
       if (status s = find_rank(modules); !s) return s;
     std::vector<base_layer*> targets;
+    targets.reserve(modules.size());
     for (base_layer& b : modules) targets.push_back(&b);
     name_parameters_in_files(targets);
     for (const base_layer& b : modules)
