@@ -40,7 +40,7 @@ TEST_CASE("bind: a GEMM with a low-rank branch is a shrink and a GEMM, on its te
   CHECK((b.at[0].grid.x == 1 && b.at[0].grid.y == 2));
   CHECK((arguments(b, 0).x == o.x && arguments(b, 0).w == o.a && arguments(b, 0).y == o.workspace));
   CHECK((arguments(b, 1).x == o.x && arguments(b, 1).w == o.w && arguments(b, 1).y == o.y));
-  CHECK((arguments(b, 1).s == o.workspace && arguments(b, 1).residual == o.residual));
+  CHECK((arguments(b, 1).u == o.workspace && arguments(b, 1).residual == o.residual));
   REQUIRE(bool(set_tensors(b, l.memory, l.memory + 7, l.memory + 3)));
   CHECK((arguments(b, 0).x == l.memory && arguments(b, 0).y == o.workspace));
   CHECK((arguments(b, 1).x == l.memory && arguments(b, 1).y == l.memory + 7));
