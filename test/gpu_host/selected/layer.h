@@ -7,9 +7,7 @@ namespace tested {
 
 struct bare : graft::linear<4096, 4096, graft::bf16, graft::none> {};
 struct lora : graft::linear<4096, 4096, graft::bf16, graft::lora<16>> {};
-struct dora : graft::linear<4096, 4096, graft::bf16, graft::dora<16>> {};
 struct oft : graft::linear<4096, 4096, graft::bf16, graft::oft<32>> {};
-struct ia3 : graft::linear<4096, 4096, graft::bf16, graft::ia3> {};
 struct nf4_lora : graft::linear<4096, 4096, graft::nf4<64>, graft::lora<16>> {};
 
 using layer = TESTED;
