@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every method on every quantization format: an adapter on a quantized weight computes what it computes on the numbers that they
-// mean, forward and backward, merged and disabled; and nothing is folded into a copy of the weight.
+// Every method on every quantization format: an adapter on a quantized weight computes what it computes on the numbers
+// that the weight means, forward and backward, merged and disabled; and nothing is folded into a copy of the weight.
 #include "../support/quantized.h"
 
 #include <doctest/doctest.h>

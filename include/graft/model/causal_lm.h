@@ -719,8 +719,9 @@ template <class Engine> result<std::string> causal_lm<Engine>::explain_multi_lor
   return all;
 }
 
-// Chunks whose adapters fit the launches of the base are one group, or several where there are more sets than slots, and
-// every other set of adapters is a group of its own. Groups are independent, because a token attends to its own sequence only and a sequence has one set of adapters.
+// Chunks whose adapters fit the launches of the base are one group, or several where there are more sets than slots,
+// and every other set of adapters is a group of its own. Groups are independent, because a token attends to its own
+// sequence only and a sequence has one set of adapters.
 template <class Engine>
 status causal_lm<Engine>::run_rows(block_stack_cache<Engine>& stacks, kv_cache<Engine>* cache,
                                    std::span<const sequence_chunk> chunks, std::span<const names> chunk_adapters,
