@@ -72,6 +72,27 @@ function(graft_use_instances target)
   endif()
 endfunction()
 
+# Parsing the headers of models is most of the time that a small program takes to compile, so programs that are built
+# quickly and use the instances share one precompiled header. What each header includes is tested by `headers`.
+if(TARGET graft_instances AND TARGET graft::io)
+  set(empty ${CMAKE_CURRENT_BINARY_DIR}/precompiled_models.cpp)
+  file(CONFIGURE OUTPUT ${empty} CONTENT "// graft/models.h is precompiled with this file.\n")
+  add_library(graft_precompiled_models OBJECT EXCLUDE_FROM_ALL ${empty})
+  target_link_libraries(graft_precompiled_models PRIVATE graft_development graft::graft graft::cpu graft::io)
+  graft_use_instances(graft_precompiled_models)
+  graft_build_quickly(graft_precompiled_models)
+  target_precompile_headers(graft_precompiled_models PRIVATE <graft/models.h>)
+endif()
+function(graft_precompile_models target)
+  if(TARGET graft_precompiled_models)
+    target_precompile_headers(${target} REUSE_FROM graft_precompiled_models)
+  endif()
+endfunction()
+# ccache needs this to cache a file that uses a precompiled header.
+if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+  target_compile_options(graft_development INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fpch-preprocess>)
+endif()
+
 # Adds one of our programs, linked with the whole library as far as this machine offers it.
 function(graft_add_program name)
   add_executable(${name} ${ARGN})

@@ -187,7 +187,7 @@ TEST_CASE("kernel selection: every plan of every adapter finds its kernels, and 
     using layer = typename decltype(tag)::type;
     using type = gpu::type_kernels<layer>;
     const auto g =
-        test::captured_at_run_time(layer_of<typename layer::kind, typename layer::adapter, layer::has_bias>());
+        test::captured_at_run_time(test::formula_at_run_time<layer>());
     std::vector<graph> all = {g.forward, g.folded, g.backward};
     saved_pair training;
     if (graph(g.backward).bad.what == fault::none)
@@ -201,7 +201,7 @@ TEST_CASE("kernel selection: every plan of every adapter finds its kernels, and 
 TEST_CASE("kernel selection: backward finds its kernels whichever gradients are asked for") {
   test::for_all_layers([](const char* name, auto tag) {
     using layer = typename decltype(tag)::type;
-    const layer_formula f = layer_of<typename layer::kind, typename layer::adapter, layer::has_bias>();
+    const layer_formula f = test::formula_at_run_time<layer>();
     const auto g = test::captured_at_run_time(f);
     const graph whole = g.backward;
     if (whole.bad.what != fault::none) return;

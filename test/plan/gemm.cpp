@@ -175,7 +175,7 @@ TEST_CASE("GEMM: the launches of every adapter on a linear layer") {
     INFO(std::string(name));
     REQUIRE(at != std::end(all));
     const captured_graphs d =
-        captured_at_run_time(layer_of<typename Layer::kind, typename Layer::adapter, Layer::has_bias>());
+        captured_at_run_time(formula_at_run_time<Layer>());
     SAYS_NOW(launches(d.forward, gpu_target), at->launches);
     // Folded into the weight, every adapter is a plain GEMM.
     CHECK(fuse(d.folded, gpu_target).launches.size() == 1);

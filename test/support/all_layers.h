@@ -48,17 +48,24 @@ template <class Layer> stated_facts stated_at_run_time(const graph& forward, con
   return {fuse(copy ? folded : forward, cpu_target).launches.size(), copy};
 }
 
-// Calls f(name, graphs) for each layer.
+// The formula of a layer type, as a value that g++ cannot see through: it evaluates calls of constexpr functions with
+// constant arguments while compiling, here the graphs of every layer, also where it then drops the result.
+template <class Layer> layer_formula formula_at_run_time() {
+  layer_formula (*volatile f)() = layer_of<typename Layer::kind, typename Layer::adapter, Layer::has_bias>;
+  return f();
+}
+
 struct captured_graphs {
   builder forward, folded, backward;
 };
 inline captured_graphs captured_at_run_time(const layer_formula& f) {
   return {capture_forward(f), capture_folded(f), capture_backward(f)};
 }
+// Calls f(name, graphs) for each layer.
 template <class F> void for_all_graphs(F f) {
   for_all_layers([&](const char* name, auto tag) {
     using layer = typename decltype(tag)::type;
-    f(name, captured_at_run_time(layer_of<typename layer::kind, typename layer::adapter, layer::has_bias>()));
+    f(name, captured_at_run_time(formula_at_run_time<layer>()));
   });
 }
 
