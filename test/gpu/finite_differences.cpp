@@ -44,7 +44,7 @@ bool has(const graph& g, op what) {
     if (g[i].what == what) return true;
   return false;
 }
-void differentiates(const combination& c) {
+void differentiates(const layer_variant& c) {
   random_layer<float> l(c.graphs, usual_sizes());
   gpu_layer g(c.graphs, dtype::f32, mode::fused);
   REQUIRE(bool(l.bind(g)));
@@ -84,7 +84,7 @@ void differentiates(const combination& c) {
 
 TEST_CASE("gpu: gradients agree with finite differences in float") {
   if (no_gpu()) return;
-  for (const combination& c : every_combination()) {
+  for (const layer_variant& c : every_layer_variant()) {
     if (c.graphs.backward.outs == 0 || c.graphs.backward.bad.what != fault::none) continue;
     INFO(c.name);
     differentiates(c);

@@ -9,7 +9,7 @@ namespace {
 
 constexpr double tolerance = 2e-5;
 
-void differentiates(const combination& c, const random_layer<float>& l, gpu_layer& g) {
+void differentiates(const layer_variant& c, const random_layer<float>& l, gpu_layer& g) {
   if (c.graphs.backward.bad.what != fault::none) return;
   cpu::executor<float> cpu(c.graphs, mode::eager);
   REQUIRE(bool(l.bind(cpu)));
@@ -37,7 +37,7 @@ void differentiates(const combination& c, const random_layer<float>& l, gpu_laye
   }
 }
 
-void obeys(const combination& c, const sizes& shape, mode how) {
+void obeys(const layer_variant& c, const sizes& shape, mode how) {
   INFO(c.name, std::string(how == mode::eager ? ", eager" : ", fused"));
   const random_layer<float> l = representable(c.graphs, shape, dtype::f32);
   gpu_layer g(c.graphs, dtype::f32, how);
@@ -92,10 +92,10 @@ TEST_CASE("gpu: bind() refuses a graph with a node that no kernel computes, and 
 }
 TEST_CASE("gpu: every method equals its formula, forward and backward, merges, unmerges and can be disabled") {
   if (no_gpu()) return;
-  for (const combination& c : every_combination())
+  for (const layer_variant& c : every_layer_variant())
     for (const mode how : {mode::fused, mode::eager}) obeys(c, usual_sizes(), how);
 }
 TEST_CASE("gpu: the laws with sizes that are no multiple of a tile") {
   if (no_gpu()) return;
-  for (const combination& c : every_combination()) obeys(c, ragged_sizes(), mode::fused);
+  for (const layer_variant& c : every_layer_variant()) obeys(c, ragged_sizes(), mode::fused);
 }

@@ -562,7 +562,7 @@ TEST_CASE_TEMPLATE("gpu node: every op equals the CPU's", Real, float, double) {
 }
 
 TEST_CASE_TEMPLATE("gpu node: every node of every graph", Real, float, double) {
-  for (const combination& c : every_combination())
+  for (const layer_variant& c : every_layer_variant())
     for (const sizes& s : {usual_sizes(), ragged_sizes()}) {
       if (c.what == "miss_bat" && s.at("out") % s.at("r") != 0) continue;  // the formula requires whole blocks
       INFO(c.name, ", in ", s.at("in"));

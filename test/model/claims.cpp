@@ -13,7 +13,7 @@ using namespace test;
 
 TEST_CASE("claim: nothing as large as the weight is computed after load, by any method on any layer") {
   int checked = 0, exceptions = 0;
-  for (const combination& c : every_combination()) {
+  for (const layer_variant& c : every_layer_variant()) {
     const bool convolved_loha = c.kind == "conv2d" && (c.what == "loha" || c.what == "loha_conv");
     bool dense = c.what == "miss_bat" || c.what == "c3a";
     for (const char* one : {"hira", "randlora", "shira", "supertuning", "waveft", "frod", "osf"})
@@ -38,7 +38,7 @@ TEST_CASE("claim: nothing as large as the weight is computed after load, by any 
 }
 
 TEST_CASE("claim: the folded graph is one product with a copy of the weight, for every linear method") {
-  for (const combination& c : every_combination()) {
+  for (const layer_variant& c : every_layer_variant()) {
     if (c.kind != "linear") continue;
     const graph& g = c.graphs.folded;
     const stages when = schedule(g);

@@ -103,7 +103,7 @@ TEST_CASE("methods: the formulas are those their names say") {
 }
 
 TEST_CASE("methods: every graph of every method is sound") {
-  for (const combination& c : every_combination()) {
+  for (const layer_variant& c : every_layer_variant()) {
     INFO(c.name);
     for (const graph* g : {&c.graphs.literal, &c.graphs.literal_backward, &c.graphs.forward, &c.graphs.folded,
                            &c.graphs.backward, &c.graphs.base_forward, &c.graphs.merge}) {

@@ -55,7 +55,7 @@ bool takes_scratch(const graph& g) {
 TEST_CASE("allocations: none in a forward or a backward call after the first") {
   int backwards = 0;
   for (const long long tokens : {1LL, 7LL, 70LL, 600LL})
-    for (const combination& c : every_combination()) {
+    for (const layer_variant& c : every_layer_variant()) {
       if (c.bias && tokens != 7) continue;
       sizes s = usual_sizes();
       s["tokens"] = tokens;

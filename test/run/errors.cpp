@@ -206,7 +206,7 @@ TEST_CASE("errors: merging and unmerging") {
 }
 
 TEST_CASE("errors: every method names the tensor that is missing, whatever it is") {
-  for (const combination& c : every_combination()) {
+  for (const layer_variant& c : every_layer_variant()) {
     const random_layer<float> l(c.graphs, usual_sizes());
     INFO(c.name);
     for (const auto& missing : l.views) {

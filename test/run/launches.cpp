@@ -45,7 +45,7 @@ counts launched(cpu::executor<float>& e, const random_layer<float>& l) {
 }  // namespace
 
 TEST_CASE("launches: every call runs as many as the plan has") {
-  for (const combination& c : every_combination())
+  for (const layer_variant& c : every_layer_variant())
     for (const mode run_mode : {mode::fused, mode::eager})
       for (const long long tokens : {5LL, 300LL}) {
         sizes s = usual_sizes();

@@ -11,7 +11,7 @@ using namespace test;
 namespace {
 
 template <class F> void for_all(F f) {
-  for (const combination& c : every_combination())
+  for (const layer_variant& c : every_layer_variant())
     for (const sizes& s : {usual_sizes(), ragged_sizes()}) {
       if (c.what == "miss_bat" && s.at("out") % s.at("r") != 0) continue;  // the formula requires whole blocks
       INFO(c.name, ", in ", s.at("in"));
@@ -29,7 +29,7 @@ template <class Real> std::vector<Real> forward(cpu::executor<Real>& e, const ra
 }  // namespace
 
 TEST_CASE("merge: the base layer with the merged weight equals the adapted layer") {
-  for_all([](const combination& c, const sizes& s) {
+  for_all([](const layer_variant& c, const sizes& s) {
     const random_layer<double> l(c.graphs, s);
     cpu::executor<double> adapted(c.graphs), base(graphs_for(c.kind.c_str(), "none", c.bias));
     REQUIRE(bool(l.bind(adapted)));
@@ -47,7 +47,7 @@ TEST_CASE("merge: the base layer with the merged weight equals the adapted layer
 }
 
 TEST_CASE("unmerge: restores the base weight") {
-  for_all([](const combination& c, const sizes& s) {
+  for_all([](const layer_variant& c, const sizes& s) {
     if (!c.graphs.unmerging.weight) return;
     const random_layer<double> l(c.graphs, s);
     cpu::executor<double> e(c.graphs);
@@ -64,7 +64,7 @@ TEST_CASE("unmerge: restores the base weight") {
 }
 
 TEST_CASE("disable: a disabled adapter leaves the base layer") {
-  for_all([](const combination& c, const sizes& s) {
+  for_all([](const layer_variant& c, const sizes& s) {
     const random_layer<float> l(c.graphs, s);
     cpu::executor<float> e(c.graphs), base(graphs_for(c.kind.c_str(), "none", c.bias));
     REQUIRE(bool(l.bind(e)));
@@ -80,7 +80,7 @@ TEST_CASE("disable: a disabled adapter leaves the base layer") {
 }
 
 TEST_CASE("fused equals eager, forward and backward") {
-  for_all([](const combination& c, const sizes& s) {
+  for_all([](const layer_variant& c, const sizes& s) {
     const random_layer<float> l(c.graphs, s);
     cpu::executor<float> fused(c.graphs), eager(c.graphs, mode::eager);
     REQUIRE(bool(l.bind(fused)));
@@ -143,7 +143,7 @@ double loss(const random_layer<double>& l, const cpu::pins<double>& pinned, cpu:
 
 TEST_CASE("gradients are the derivatives of the formula: central differences in double") {
   constexpr double eps = 1e-6, absolute = 1e-5, relative = 1e-3;
-  for (const combination& c : every_combination()) {
+  for (const layer_variant& c : every_layer_variant()) {
     if (c.graphs.backward.outs == 0) continue;
     INFO(c.name);
     random_layer<double> l(c.graphs, usual_sizes());

@@ -17,7 +17,7 @@ struct pair_of_layers {
   quantized_and_plain w;
   random_layer<float> quantized, plain;
 
-  pair_of_layers(const combination& c, const sizes& s, const quant_format& format)
+  pair_of_layers(const layer_variant& c, const sizes& s, const quant_format& format)
       : w(random_layer<float>(c.graphs, s).data.at("weight"), s.at("out"), s.at("in"), format),
         quantized(c.graphs, s),
         plain(c.graphs, s) {
@@ -34,7 +34,7 @@ sizes wide_sizes() {
 // LoRA and DoRA on all of them; the others take turns, so that every method meets some and every format most methods.
 template <class F> void on_every_quant_format(F f) {
   int turn = 0;
-  for (const combination& c : every_combination()) {
+  for (const layer_variant& c : every_layer_variant()) {
     if (c.kind != "linear" || c.what == "none") continue;
     for (const sizes& s : {usual_sizes(), ragged_sizes()}) {
       if (c.what == "miss_bat" && s.at("out") % s.at("r") != 0) continue;
@@ -64,7 +64,7 @@ std::map<std::string, std::vector<float>> numbers_of(cpu::executor<float>& e, co
 }  // namespace
 
 TEST_CASE("an adapter on a quantized weight computes what it computes on the dequantized one") {
-  on_every_quant_format([](const pair_of_layers& p, const combination& c) {
+  on_every_quant_format([](const pair_of_layers& p, const layer_variant& c) {
     cpu::executor<float> quantized(c.graphs), plain(c.graphs);
     const status bound = p.quantized.bind(quantized);
     INFO(std::string(bound.message()));
@@ -81,7 +81,7 @@ TEST_CASE("an adapter on a quantized weight computes what it computes on the deq
 
 TEST_CASE("an adapter on blocks of 256 computes what it computes on the numbers that they mean") {
   std::size_t turn = 0;
-  for (const combination& c : every_combination()) {
+  for (const layer_variant& c : every_layer_variant()) {
     if (c.kind != "linear" || c.what == "none") continue;
     const bool always = c.what == "lora" || c.what == "dora";
     for (std::size_t k = 0; k < every_wide_quant_format().size(); ++k) {
@@ -108,7 +108,7 @@ TEST_CASE("an adapter on blocks of 256 computes what it computes on the numbers 
 TEST_CASE("an adapter on weights of GPTQ, AWQ, MXFP4 and NVFP4 computes what it computes on their numbers") {
   std::size_t turn = 0;
   const std::vector<named_quant_format>& all = every_checkpoint_format();
-  for (const combination& c : every_combination()) {
+  for (const layer_variant& c : every_layer_variant()) {
     if (c.kind != "linear" || c.what == "none") continue;
     const bool always = c.what == "lora" || c.what == "dora";
     for (std::size_t k = 0; k < all.size(); ++k) {
@@ -133,7 +133,7 @@ TEST_CASE("an adapter on weights of GPTQ, AWQ, MXFP4 and NVFP4 computes what it 
 
 TEST_CASE("quantized: eager computes it too, in training forward saves what backward reads, disabled is the base") {
   const named_quant_format& e = every_quant_format()[1];
-  for (const combination& c : every_combination()) {
+  for (const layer_variant& c : every_layer_variant()) {
     if (c.kind != "linear" || c.what == "none") continue;
     INFO(c.name);
     const pair_of_layers p(c, usual_sizes(), e.format);
@@ -158,8 +158,8 @@ TEST_CASE("quantized: eager computes it too, in training forward saves what back
 }
 
 TEST_CASE("quantized: views that layers cannot read are refused by name") {
-  const combination* lora = nullptr;
-  for (const combination& c : every_combination())
+  const layer_variant* lora = nullptr;
+  for (const layer_variant& c : every_layer_variant())
     if (c.kind == "linear" && c.what == "lora" && !c.bias) lora = &c;
   const pair_of_layers p(*lora, usual_sizes(), {dtype::nf4, scale_granularity::flat_block, 64});
   cpu::executor<float> e(lora->graphs);

@@ -103,7 +103,7 @@ std::vector<const char*> axes_of(const std::string& kind) {
 }  // namespace
 
 TEST_CASE("shard: the shards of a layer give the results of the whole layer") {
-  for (const combination& c : every_combination()) {
+  for (const layer_variant& c : every_layer_variant()) {
     const random_layer<double> l(c.graphs, divisible());
     for (const char* size : axes_of(c.kind))
       for (const int ranks : {2, 4}) {

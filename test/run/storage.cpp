@@ -39,7 +39,7 @@ sizes with_tokens(long long n) {
 }  // namespace
 
 TEST_CASE("bf16: results with x, W and y in bf16 are within bf16 rounding of double, for every method") {
-  for (const combination& c : every_combination())
+  for (const layer_variant& c : every_layer_variant())
     for (const long long tokens : {5LL, 300LL}) {
       const random_layer<double> l(c.graphs, with_tokens(tokens));
       INFO(c.name, ", ", tokens, " tokens");
@@ -73,7 +73,7 @@ TEST_CASE("bf16: results with x, W and y in bf16 are within bf16 rounding of dou
 }
 
 TEST_CASE("bf16: gradients of a layer in bf16") {
-  for (const combination& c : every_combination()) {
+  for (const layer_variant& c : every_layer_variant()) {
     if (c.graphs.backward.outs == 0 || c.kind == "embedding") continue;
     const random_layer<float> l(c.graphs, with_tokens(100));
     INFO(c.name);

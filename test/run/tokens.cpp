@@ -48,7 +48,7 @@ template <class Real> results<Real> all_of(const random_layer<Real>& l, mode run
 
 TEST_CASE("tokens: around the limits of chunks and threads, fused equals eager") {
   for (const long long n : {1LL, 63LL, 64LL, 65LL, 255LL, 256LL, 257LL, 600LL, 1000LL})
-    for (const combination& c : every_combination()) {
+    for (const layer_variant& c : every_layer_variant()) {
       if (n < 600 && c.bias) continue;
       const random_layer<float> l(c.graphs, with_tokens(n));
       INFO(c.name, ", ", n, " tokens");
@@ -73,7 +73,7 @@ TEST_CASE("tokens: a call on a subset of the rows gives those rows") {
                   from.begin() + static_cast<std::ptrdiff_t>(at + n));
     return rows;
   };
-  for (const combination& c : every_combination()) {
+  for (const layer_variant& c : every_layer_variant()) {
     const random_layer<float> l(c.graphs, with_tokens(given));
     INFO(c.name);
     cpu::executor<float> e(c.graphs);
@@ -95,7 +95,7 @@ TEST_CASE("tokens: a call on a subset of the rows gives those rows") {
 }
 
 TEST_CASE("tokens: zero tokens give no outputs and gradients of zero") {
-  for (const combination& c : every_combination())
+  for (const layer_variant& c : every_layer_variant())
     for (const mode run_mode : {mode::fused, mode::eager}) {
       random_layer<float> l(c.graphs, with_tokens(0));
       // An empty tensor still needs a non-null address.
@@ -121,7 +121,7 @@ TEST_CASE("tokens: zero tokens give no outputs and gradients of zero") {
 }
 
 TEST_CASE("tokens: a row with NaN changes no other row") {
-  for (const combination& c : every_combination()) {
+  for (const layer_variant& c : every_layer_variant()) {
     if (c.kind == "embedding") continue;
     random_layer<float> l(c.graphs, with_tokens(70));
     INFO(c.name);

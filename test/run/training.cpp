@@ -57,7 +57,7 @@ void check_gradients(const gradients_of& found, const gradients_of& expected) {
   }
 }
 // Checks that other graphs of the passes give the results of the layer's usual graphs.
-void check_same(const combination& c, const layer_graphs& graphs, long long tokens, double y_tolerance) {
+void check_same(const layer_variant& c, const layer_graphs& graphs, long long tokens, double y_tolerance) {
   const random_layer<float> l(c.graphs, with_tokens(tokens));
   cpu::executor<float> usual(l.graphs), other(graphs);
   REQUIRE(bool(l.bind(usual)));
@@ -72,7 +72,7 @@ void check_same(const combination& c, const layer_graphs& graphs, long long toke
 
 TEST_CASE("training: saved tensors do not change the results, for every adapter and kind of layer") {
   for (const long long n : {1LL, 9LL, 600LL})
-    for (const combination& c : every_combination()) {
+    for (const layer_variant& c : every_layer_variant()) {
       if (n == 9 && c.bias) continue;
       const random_layer<float> l(c.graphs, with_tokens(n));
       cpu::executor<float> plain(l.graphs), keeping(l.graphs);
@@ -91,7 +91,7 @@ TEST_CASE("training: saved tensors do not change the results, for every adapter 
 
 TEST_CASE("training: applying every factor to the rows gives the same results, for every adapter") {
   for (const long long n : {1LL, 9LL, 600LL})
-    for (const combination& c : every_combination()) {
+    for (const layer_variant& c : every_layer_variant()) {
       if (n != 9 && c.bias) continue;
       layer_graphs by_rows = c.graphs;
       const builder forward = capture_forward_by_rows(c.graphs.from),
@@ -102,7 +102,7 @@ TEST_CASE("training: applying every factor to the rows gives the same results, f
 }
 
 TEST_CASE("training: folding the adapter into a copy of the weight gives the same results, for every adapter") {
-  for (const combination& c : every_combination()) {
+  for (const layer_variant& c : every_layer_variant()) {
     if (c.bias || c.graphs.from.adapter.input_gradient_weight != nullptr) continue;
     layer_graphs folded = c.graphs;
     const builder forward = capture_forward_folded(c.graphs.from), backward = capture_backward_folded(c.graphs.from);
@@ -112,7 +112,7 @@ TEST_CASE("training: folding the adapter into a copy of the weight gives the sam
 }
 
 TEST_CASE("training: reassociated wgrads give the same results, for every adapter") {
-  for (const combination& c : every_combination()) {
+  for (const layer_variant& c : every_layer_variant()) {
     layer_graphs first = c.graphs;
     const builder backward = reassociate_wgrads(capture_backward(c.graphs.from));
     first.backward = backward;

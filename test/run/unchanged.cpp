@@ -8,7 +8,7 @@ using namespace test;
 
 TEST_CASE("unchanged: after a refused tensor, scalar or size, for every method") {
   static const float junk[4096]{};
-  for (const combination& c : every_combination()) {
+  for (const layer_variant& c : every_layer_variant()) {
     const random_layer<float> l(c.graphs, usual_sizes());
     cpu::executor<float> e(c.graphs);
     REQUIRE(bool(l.bind(e)));

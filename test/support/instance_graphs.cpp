@@ -22,9 +22,9 @@ layer_graphs graphs_for(const char* kind, const char* method, bool bias) {
   return g ? *g : layer_graphs{};
 }
 
-const std::vector<combination>& every_combination() {
-  static const std::vector<combination> all = [] {
-    std::vector<combination> found;
+const std::vector<layer_variant>& every_layer_variant() {
+  static const std::vector<layer_variant> all = [] {
+    std::vector<layer_variant> found;
     for (const named_kind& k : layer_kinds)
       for (const method& m : built_in_methods())
         for (const bool bias : {false, true})

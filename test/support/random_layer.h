@@ -208,12 +208,12 @@ template <class A, class B> double difference(const std::vector<A>& a, const std
 layer_graphs graphs_for(const char* kind, const char* method, bool bias);
 
 // Every method on every kind of layer where it exists, with and without a bias.
-struct combination {
+struct layer_variant {
   std::string kind, what;
   bool bias;
   layer_graphs graphs;
   std::string name;
 };
-const std::vector<combination>& every_combination();
+const std::vector<layer_variant>& every_layer_variant();
 
 }  // namespace test
