@@ -186,8 +186,7 @@ TEST_CASE("kernel selection: every plan of every adapter finds its kernels, and 
   test::for_all_layers([](const char* name, auto tag) {
     using layer = typename decltype(tag)::type;
     using type = gpu::type_kernels<layer>;
-    const auto g =
-        test::captured_at_run_time(test::formula_at_run_time<layer>());
+    const auto g = test::captured_at_run_time(test::formula_at_run_time<layer>());
     std::vector<graph> all = {g.forward, g.folded, g.backward};
     saved_pair training;
     if (graph(g.backward).bad.what == fault::none)

@@ -174,8 +174,7 @@ TEST_CASE("GEMM: the launches of every adapter on a linear layer") {
         std::find_if(std::begin(all), std::end(all), [&](const expected& e) { return means(e.name, name); });
     INFO(std::string(name));
     REQUIRE(at != std::end(all));
-    const captured_graphs d =
-        captured_at_run_time(formula_at_run_time<Layer>());
+    const captured_graphs d = captured_at_run_time(formula_at_run_time<Layer>());
     SAYS_NOW(launches(d.forward, gpu_target), at->launches);
     // Folded into the weight, every adapter is a plain GEMM.
     CHECK(fuse(d.folded, gpu_target).launches.size() == 1);
