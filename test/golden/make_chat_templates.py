@@ -332,6 +332,10 @@ x | round
 2.675 | round(2)
 2.345 | round(1, 'ceil')
 2.345 | round(1, 'floor')
+-0.125 | round(0, 'ceil')
+0.0 | round(1, 'floor')
+1e308 * 10 | round(1, 'ceil')
+1e308 | round(9, 'floor')
 5 | round
 5 | round(method='ceil')
 'a' | round
