@@ -332,6 +332,10 @@ x | round
 2.675 | round(2)
 2.345 | round(1, 'ceil')
 2.345 | round(1, 'floor')
+-0.125 | round(0, 'ceil')
+0.0 | round(1, 'floor')
+1e308 * 10 | round(1, 'ceil')
+1e308 | round(9, 'floor')
 5 | round
 5 | round(method='ceil')
 'a' | round
@@ -543,6 +547,12 @@ statements = [
     "{% for i in l %}{% if i == 1 %}{% continue %}{% endif %}{{ i }}{% endfor %}",
     "{% for i in l %}{% if i == 1 %}{% break %}{% endif %}{{ i }}{% else %}no{% endfor %}",
     "{% for i in l %}{% for j in l %}{% if j == 1 %}{% break %}{% endif %}{{ i }}{{ j }};{% endfor %}{{ loop.index }}{% endfor %}",
+    "{% for i in l %}{% with a = i %}{% if a == 1 %}{% break %}{% endif %}{{ a }}{% endwith %};{% else %}e{% endfor %}",
+    "{% for i in l %}{% with a = i %}{% if a == 1 %}{% continue %}{% endif %}{{ a }}{% endwith %};{% endfor %}",
+    "{% for i in l %}{% filter upper %}a{% if i == 1 %}{% continue %}{% endif %}b{% endfilter %};{% endfor %}",
+    "{% for i in l %}{% set b %}a{% if i == 1 %}{% break %}{% endif %}{{ i }}{% endset %}{{ b }};{% endfor %}",
+    "{% for i in l %}{% generation %}{% if i == 1 %}{% break %}{% endif %}{{ i }}{% endgeneration %}{% endfor %}",
+    "{{ {(1, [2]): 3} }}", "{{ dict([((1, ([2],)), 3)]) }}", "{{ {}.get(([],), 4) }}", "{{ ({},) in {} }}", "{{ {(1, (2, 3)): 4} }}",
     "{% break %}", "{% for i in l %}{% break %}{% else %}e{% endfor %}", "{% for i in l %}{% continue %}{% else %}e{% endfor %}",
     "{% for i in [1] %}{% if n %}{{ i }}{% break %}{% endif %}{% else %}e{% endfor %}", "{{ (0 * x) // -2.5 }}{{ 7.5 // -2 }}{{ -7.5 % 2 }}{{ 5.0 // 3 }}{{ -0.0 }}",
     "{{ n[1:] }}", "{{ d[1:] }}", "{{ missing | indent }}", "{{ n | indent }}", "{{ 'a' % missing }}{{ 'a' % l }}", "{{ 'a' % n }}",

@@ -123,6 +123,15 @@ TEST_CASE("chat templates are bounded") {
   failed_with("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "nested deeper than 800");
   failed_with("{% set ns = namespace(l=[]) %}{% for i in range(1000) %}{% set ns.l = [ns.l] %}{% endfor %}",
               "nested deeper than 128");
+  // What a method or a key holds is nesting too.
+  failed_with("{% set ns = namespace(x=[1]) %}{% for i in range(99999) %}{% set ns.x = [ns.x.copy] %}{% endfor %}",
+              "nested deeper than 128");
+  failed_with(
+      "{% set ns = namespace(x={}) %}{% for i in range(99999) %}{% set ns.x = {(ns.x.values,): 1} %}{% endfor %}",
+      "nested deeper than 128");
+  for (const char* source :
+       {"{{ {(1, [2]): 3} }}", "{{ dict([((1, ([2],)), 3)]) }}", "{{ {}.get(([],)) }}", "{{ ({},) in {} }}"})
+    failed_with(source, "unhashable type");
   hf::chat_options few;
   few.limits.steps = 200'000, few.limits.output_bytes = 1U << 20U, few.limits.text_bytes = 64U << 20U;
   failed_with("{% for i in range(9999) %}{% for i in range(9999) %}{% endfor %}{% endfor %}", "more than 200000 steps",
@@ -137,6 +146,24 @@ TEST_CASE("chat templates are bounded") {
   failed_with("{{ range(100001) }}", "the limit of Jinja's sandbox");
   failed_with("{{ 'a'.ljust(100000000) }}", "a string has more than 67108864 bytes");
   failed_with("{{ ('a' * 100000).replace('a', 'bbbbbbbbbbbbbbbbbbbb') }}", "a string has more than 1048576 bytes", few);
+  // Work that grows with the size of the template is counted: scopes, parameters and arguments with thousands of names.
+  const auto names = [](std::string_view before, std::string_view after, int n) {
+    std::string all;
+    for (int i = 0; i < n; ++i) all.append(before).append(std::to_string(i)).append(after);
+    return all;
+  };
+  failed_with(names("{% set v", " = 1 %}", 1000) + "{% for i in range(9999) %}{{ v999 }}{% endfor %}",
+              "more than 200000 steps", few);
+  failed_with("{% macro f(" + names("v", ",", 4000) + ") %}{% endmacro %}{{ f() }}{{ f() }}", "more than 200000 steps",
+              few);
+  failed_with("{% macro f(" + names("v", ",", 4000) + ") %}{% endmacro %}{{ f(" + names("v", "=1,", 4000) + ") }}",
+              "more than 200000 steps", few);
+  failed_with("{{ ('{v99}' * 5000).format(" + names("v", "=1,", 4000) + ") }}", "more than 200000 steps", few);
+  hf::chat_options little;
+  little.limits.text_bytes = 1U << 20U;
+  failed_with("{{ [" + many("x,", 50'000) + "] }}", "more than 1048576 bytes together", little);
+  failed_with("{{ [" + many("range,", 50'000) + "] }}", "more than 1048576 bytes together", little);
+  failed_with("{{ [" + many("''.upper,", 50'000) + "] }}", "more than 1048576 bytes together", little);
   hf::chat_options small;
   small.limits.output_bytes = 10;
   CHECK(std::string(rendered("{% for i in range(11) %}a{% endfor %}", hf::chat_messages({}), small).message()) ==

@@ -112,27 +112,32 @@ class evaluator {
       case op::if_: return if_statement(it);
       case op::for_: for_statement(it); break;
       case op::set: assign(it.kids[0], evaluate(it.kids[1])); break;
-      case op::set_block: set_block(it); break;
+      case op::set_block: return set_block(it);
       case op::macro: define_macro(n); break;
       case op::filter_block: {
-        const value text = inside_of(it.kids[1]);
-        print(filtered(it.kids[0], text));
+        flow left = flow::next;
+        const value text = inside_of(it.kids[1], left);
+        if (left == flow::next) print(filtered(it.kids[0], text));
+        return left;
+      }
+      case op::with: return with(it);
+      case op::generation: {
+        flow left = flow::next;
+        print(inside_of(it.kids[0], left));
         break;
       }
-      case op::with: with(it); break;
-      case op::generation: print(inside_of(it.kids[0])); break;
       case op::break_: return flow::leave;
       case op::continue_: return flow::again;
       default: s_.stop("an expression stands for a statement");
     }
     return flow::next;
   }
-  // Evaluates a body in a scope of its own and returns what it prints.
-  value inside_of(id body) {
+  // Evaluates a body in a scope of its own and returns what it prints. The text of a body that leaves a loop is dropped.
+  value inside_of(id body, flow& left) {
     const inner own(*this, here_);
     captured out(*this);
-    statement(body);
-    return text_of(std::move(out.text));
+    left = statement(body);
+    return left == flow::next ? text_of(std::move(out.text)) : value{};
   }
   flow if_statement(const node& it) {
     std::size_t i = 0;
@@ -163,7 +168,7 @@ class evaluator {
       if (!s_.work()) return;
       const inner own(*this, here_);
       loop.body->position = i;
-      if (loop_symbol_ != absent) here_->set(loop_symbol_, loop);
+      if (loop_symbol_ != absent) set(loop_symbol_, loop);
       assign(it.kids[0], loop.items()[i]);
       if (s_.failed) return;
       const flow f = statement(it.kids[3]);
@@ -173,28 +178,31 @@ class evaluator {
     const inner own(*this, here_);
     statement(it.kids[4]);
   }
-  void set_block(const node& it) {
-    value text = inside_of(it.kids[1]);
-    assign(it.kids[0], it.kids[2] == absent ? text : filtered(it.kids[2], text));
+  flow set_block(const node& it) {
+    flow left = flow::next;
+    const value text = inside_of(it.kids[1], left);
+    if (left == flow::next) assign(it.kids[0], it.kids[2] == absent ? text : filtered(it.kids[2], text));
+    return left;
   }
-  void with(const node& it) {
+  flow with(const node& it) {
     std::vector<value> values;
     for (std::size_t i = 0; i + 1 < it.kids.size(); i += 2) values.push_back(evaluate(it.kids[i + 1]));
     const inner own(*this, here_);
     for (std::size_t i = 0; i < values.size() && !s_.failed; ++i) assign(it.kids[2 * i], values[i]);
-    if (!s_.failed) statement(it.kids.back());
+    return s_.failed ? flow::next : statement(it.kids.back());
   }
   void define_macro(id n) {
-    value v = named(kind::macro, at(n).text);
+    value v = s_.counted(kind::macro, at(n).text);
+    if (s_.failed) return;
     v.body->node = n, v.body->home = here_;
     if (std::find(homes_.begin(), homes_.end(), here_) == homes_.end()) homes_.push_back(here_);
     s_.work(homes_.size());
-    here_->set(at(n).symbol, std::move(v));
+    set(at(n).symbol, std::move(v));
   }
   void assign(id target, const value& v) {
     if (s_.failed) return;
     const node& to = at(target);
-    if (to.what == op::name) return here_->set(to.symbol, v);
+    if (to.what == op::name) return set(to.symbol, v);
     if (to.what == op::member) {
       const value space = variable(to.symbol);
       if (!space.is(kind::space)) {
@@ -222,12 +230,18 @@ class evaluator {
     s_.stop("a namespace cannot hold '" + name + "': transformers refuses names that begin with an underscore");
   }
 
+  // A scope is searched name by name, so scopes of many names cost steps.
+  void set(id symbol, value v) {
+    if (s_.work(here_->variables.size() / 16)) here_->set(symbol, std::move(v));
+  }
   value variable(id symbol) {
-    for (const scope* in = here_.get(); in != nullptr; in = in->parent.get())
+    for (const scope* in = here_.get(); in != nullptr; in = in->parent.get()) {
+      if (!s_.work(in->variables.size() / 16)) return {};
       if (const value* v = in->find(symbol)) return *v;
+    }
     const std::string& name = tree_.symbols[symbol];
     for (const char* function : {"range", "namespace", "dict", "raise_exception", "strftime_now"})
-      if (name == function) return named(kind::function, name);
+      if (name == function) return s_.counted(kind::function, name);
     for (const char* other : {"lipsum", "cycler", "joiner"})
       if (name == other) return s_.stop("the function '" + name + "' is not supported in chat templates");
     return s_.undefined("'" + name + "' is undefined");
@@ -324,8 +338,7 @@ class evaluator {
     std::vector<value> keys, items;
     for (std::size_t i = 0; i + 1 < it.kids.size() && !s_.failed; i += 2) {
       value key = evaluate(it.kids[i]), v = evaluate(it.kids[i + 1]);
-      if (key.is(kind::list) || key.is(kind::dict))
-        return s_.stop(std::string("unhashable type: '") + type_name(key) + "'");
+      if (const char* const type = unhashable(s_, key)) return s_.stop(std::string("unhashable type: '") + type + "'");
       put(s_, keys, items, std::move(key), std::move(v));
     }
     return s_.failed ? value{} : s_.collection(kind::dict, std::move(items), std::move(keys));
@@ -403,6 +416,7 @@ class evaluator {
     const std::size_t parameters = it.symbols.size(), defaults = it.kids.size() - 1;
     if (in.positional.size() > parameters)
       return s_.stop("macro '" + it.text + "' takes not more than " + std::to_string(parameters) + " arguments");
+    if (!s_.work(parameters * in.named.size() / 16)) return {};
     for (const auto& [name, v] : in.named) {
       const auto i = static_cast<std::size_t>(std::find(it.names.begin(), it.names.end(), name) - it.names.begin());
       if (i == parameters || i < in.positional.size())
@@ -422,7 +436,7 @@ class evaluator {
         v = evaluate(it.kids[1 + i + defaults - parameters]);
       else
         v = s_.undefined("parameter '" + it.names[i] + "' was not provided");
-      here_->set(it.symbols[i], std::move(v));
+      set(it.symbols[i], std::move(v));
     }
     if (!s_.failed) statement(it.kids[0]);
     if (!s_.failed) s_.line = line;
@@ -479,7 +493,7 @@ class evaluator {
         std::vector<value> two;
         if (!elements(s_, pair, two)) return {};
         if (two.size() != 2) return s_.stop(name + "() expects pairs of a key and a value");
-        if (two[0].is(kind::list) || two[0].is(kind::dict)) return s_.stop("unhashable type in " + name + "()");
+        if (unhashable(s_, two[0]) != nullptr) return s_.stop("unhashable type in " + name + "()");
         put(s_, keys, items, two[0], two[1]);
       }
     }

@@ -111,7 +111,9 @@ inline value rounded(state& s, const value& v, std::int64_t precision, const std
   }
   const double scale = std::pow(10.0, static_cast<double>(precision));
   const double d = v.number() * scale;
-  return real((method == "ceil" ? std::ceil(d) : std::floor(d)) / scale);
+  if (!std::isfinite(d)) return s.stop("round: the number is not finite");
+  // Python's ceil and floor give integers, which have no negative zero.
+  return real(((method == "ceil" ? std::ceil(d) : std::floor(d)) + 0.0) / scale);
 }
 inline value indented(state& s, const std::string& in, const value& width, bool first, bool blank) {
   std::string by;

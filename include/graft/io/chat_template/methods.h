@@ -209,6 +209,7 @@ inline value formatted(state& s, const std::string& in, const arguments& with) {
     if (field.empty() || is_number) {
       if (n < with.positional.size()) found = &with.positional[n];
     } else {
+      s.work(with.named.size() / 16);
       for (const auto& [name, v] : with.named)
         if (name == field) found = &v;
     }
@@ -451,8 +452,7 @@ inline value dict_method(state& s, const value& self, const std::string& name, c
     const matched m(s, name, in, {"key", "default"}, 1);
     if (s.failed) return {};
     const value key = m.get(0);
-    if (key.is(kind::list) || key.is(kind::dict))
-      return s.stop(std::string("unhashable type: '") + type_name(key) + "'");
+    if (const char* const type = unhashable(s, key)) return s.stop(std::string("unhashable type: '") + type + "'");
     const value* found = key.is_string() ? find(s, self, key.text()) : find(s, self, key);
     return found != nullptr ? *found : m.get(1, none());
   }

@@ -139,8 +139,8 @@ inline bool contains(state& s, const value& in, const value& what) {
     return s.read(in.text().size()) && in.text().find(what.text()) != std::string::npos;
   }
   if (in.is(kind::dict)) {
-    if (what.is(kind::list) || what.is(kind::dict))
-      return s.stop(std::string("unhashable type: '") + type_name(what) + "'"), false;
+    if (const char* const type = unhashable(s, what))
+      return s.stop(std::string("unhashable type: '") + type + "'"), false;
     return (what.is_string() ? find(s, in, what.text()) : find(s, in, what)) != nullptr;
   }
   if (in.is(kind::iterator)) {
@@ -166,8 +166,11 @@ inline bool compared(state& s, const std::string& sign, const value& a, const va
   return (sign == "<=" ? less(s, a, b) : less(s, b, a)) || equal(s, a, b);
 }
 
-inline value bound_method(const value& self, std::string name) {
-  value v = named(kind::method, std::move(name));
+inline value bound_method(state& s, const value& self, std::string name) {
+  // What a method holds is counted as its own depth, so that lists of methods of lists are bounded too.
+  value v = s.counted(kind::method, std::move(name));
+  if (s.failed) return {};
+  v.body->depth = self.body->depth;
   v.body->items.push_back(self);
   return v;
 }
@@ -188,7 +191,7 @@ inline value loop_attribute(state& s, const value& loop, const std::string& name
   if (name == "depth0") return integer(0);
   if (name == "previtem") return i > 0 ? at(i - 1) : s.undefined("there is no previous item");
   if (name == "nextitem") return i + 1 < n ? at(i + 1) : s.undefined("there is no next item");
-  if (name == "cycle") return bound_method(loop, name);
+  if (name == "cycle") return bound_method(s, loop, name);
   if (name == "changed") return s.stop("loop.changed is not supported, expected loop.previtem");
   return no_attribute(s, loop, name);
 }
@@ -198,7 +201,7 @@ inline value attribute(state& s, const value& of, const std::string& name) {
   if (of.is(kind::loop)) return loop_attribute(s, of, name);
   if (changes(of, name))
     return s.undefined("access to attribute '" + name + "' of '" + type_name(of) + "' object is unsafe");
-  if (has_method(of, name)) return bound_method(of, name);
+  if (has_method(of, name)) return bound_method(s, of, name);
   if (of.is(kind::dict) || of.is(kind::space))
     if (const value* v = find(s, of, std::string_view(name))) return *v;
   return no_attribute(s, of, name);

@@ -7,6 +7,7 @@
 #include <graft/io/chat_template/syntax.h>
 
 #include <unordered_map>
+#include <unordered_set>
 
 namespace graft::io::jinja {
 
@@ -167,7 +168,11 @@ class parser {
     }
     if (word == "with") return with_statement(line);
     if (word == "generation") {
+      // transformers makes a function of its body, which no loop around it can be left from.
+      const int loops = loops_;
+      loops_ = 0;
       const id inside = closed({"endgeneration"});
+      loops_ = loops;
       return add(op::generation, line, {inside});
     }
     if (word == "break" || word == "continue") {
@@ -491,6 +496,7 @@ class parser {
   }
   void arguments(node& n) {
     expect_sign("(");
+    std::unordered_set<std::string_view> names;
     bool first = true;
     while (!is_sign(")") && !s_.failed) {
       if (!first) expect_sign(",");
@@ -501,7 +507,7 @@ class parser {
         return;
       }
       if (now().what == token_kind::name && ahead().what == token_kind::sign && ahead().text == "=") {
-        if (std::find(n.names.begin(), n.names.end(), now().text) != n.names.end()) {
+        if (!names.insert(now().text).second) {
           stop("the argument " + now().text + " is given twice");
           return;
         }

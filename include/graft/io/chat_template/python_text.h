@@ -33,22 +33,28 @@ inline std::size_t byte_of(std::string_view s, std::size_t n) {
 
 enum class letter_case : unsigned char { upper, lower, title };
 
+// The last row that begins at c or before it, of rows in order without overlaps; null where there is none.
+template <std::size_t N, std::size_t Width>
+const std::int32_t* row_before(const std::int32_t (&table)[N][Width], std::int32_t c) {
+  const auto* at = std::upper_bound(std::begin(table), std::end(table), c,
+                                    [](std::int32_t x, const std::int32_t(&row)[Width]) { return x < row[0]; });
+  return at != std::begin(table) ? at[-1] : nullptr;
+}
 template <std::size_t N> bool in_ranges(const std::int32_t (&table)[N][2], std::uint32_t code) {
   const auto c = static_cast<std::int32_t>(code);
-  const auto* at = std::upper_bound(std::begin(table), std::end(table), c,
-                                    [](std::int32_t x, const std::int32_t(&row)[2]) { return x < row[0]; });
-  return at != std::begin(table) && c <= at[-1][1];
+  const std::int32_t* const row = row_before(table, c);
+  return row != nullptr && c <= row[1];
 }
-template <std::size_t N> const std::int32_t* row_of(const std::int32_t (&table)[N][4], std::uint32_t code) {
-  for (const auto& row : table)
-    if (row[0] == static_cast<std::int32_t>(code)) return row;
-  return nullptr;
+template <std::size_t N, std::size_t Width>
+const std::int32_t* row_of(const std::int32_t (&table)[N][Width], std::uint32_t code) {
+  const auto c = static_cast<std::int32_t>(code);
+  const std::int32_t* const row = row_before(table, c);
+  return row != nullptr && row[0] == c ? row : nullptr;
 }
 template <std::size_t N> std::uint32_t shifted(const std::int32_t (&table)[N][4], std::uint32_t code) {
   const auto c = static_cast<std::int32_t>(code);
-  for (const auto& row : table)
-    if (c >= row[0] && c <= row[1] && (c - row[0]) % row[2] == 0) return static_cast<std::uint32_t>(c + row[3]);
-  return code;
+  const std::int32_t* const row = row_before(table, c);
+  return row != nullptr && c <= row[1] && (c - row[0]) % row[2] == 0 ? static_cast<std::uint32_t>(c + row[3]) : code;
 }
 inline bool cased(std::uint32_t c) {
   return c < 0x80 ? (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') : in_ranges(cased_letters, c);
@@ -68,8 +74,8 @@ inline void append_cased(std::string& out, std::uint32_t c, letter_case to) {
     return;
   }
   if (to == letter_case::title)
-    for (const auto& row : title_case)
-      if (row[0] == static_cast<std::int32_t>(c)) return append_utf8(out, static_cast<std::uint32_t>(row[1]));
+    if (const std::int32_t* const row = row_of(title_case, c))
+      return append_utf8(out, static_cast<std::uint32_t>(row[1]));
   append_utf8(out, to == letter_case::lower ? shifted(lower_case, c) : shifted(upper_case, c));
 }
 inline std::string changed_case(std::string_view s, letter_case to) {

@@ -53,7 +53,7 @@ struct scope;
 struct payload {
   std::string text;
   std::vector<value> keys, items;
-  int depth = 0;                     // nesting of items
+  int depth = 0;                     // nesting of items and keys
   std::uint32_t node = 0;            // of a macro
   std::shared_ptr<scope> home;       // the scope that a macro was defined in
   mutable std::size_t taken = 0;     // elements that an iterator has given
@@ -141,15 +141,21 @@ struct state {
     return read(bytes);
   }
   value text(std::string s) { return fits(s.size()) ? string(std::move(s)) : value{}; }
-  value undefined(std::string why) { return named(kind::undefined, std::move(why)); }
+  value undefined(std::string why) { return counted(kind::undefined, std::move(why)); }
+  // Makes a value of a name, such as a function, and counts its memory: a list may hold millions of them.
+  value counted(kind k, std::string name) {
+    text_bytes += sizeof(payload) + name.size();
+    return fits(0) ? named(k, std::move(name)) : value{};
+  }
   // Makes a list, tuple, range, dict, view or iterator.
   value collection(kind k, std::vector<value> items, std::vector<value> keys = {}) {
     if (!work(items.size() / 4 + 1)) return {};
     text_bytes += 32 * items.size();
     if (!fits(0)) return {};
     int depth = 0;
-    for (const value& v : items)
-      if (v.body) depth = std::max(depth, v.body->depth);
+    for (const std::vector<value>* all : {&items, &keys})
+      for (const value& v : *all)
+        if (v.body) depth = std::max(depth, v.body->depth);
     if (depth >= limits.value_depth)
       return stop("a list or dict is nested deeper than " + std::to_string(limits.value_depth) +
                   ", expected flatter values");
@@ -229,6 +235,17 @@ inline bool equal(state& s, const value& a, const value& b) {
   return true;
 }
 
+// The type that keeps a value from being a key, because Python gives it no hash: that of a list or dict, also inside
+// tuples. Null where the value has a hash.
+inline const char* unhashable(state& s, const value& v) {
+  if (v.is(kind::list) || v.is(kind::dict)) return type_name(v);
+  if (v.is(kind::tuple))
+    for (const value& one : v.items()) {
+      if (!s.work()) return nullptr;
+      if (const char* const type = unhashable(s, one)) return type;
+    }
+  return nullptr;
+}
 // The value of a key of a dict or namespace; null where there is none.
 inline const value* find(state& s, const value& dict, const value& key) {
   const std::vector<value>& keys = dict.body->keys;
