@@ -205,17 +205,141 @@ def test_fused_optimizers(calls):
         assert same(*models, 1e-3)
 
 
-def test_dropout_in_training_stays_with_peft(calls):
-    model = peft.get_peft_model(Net(), peft.LoraConfig(target_modules=["first"], lora_dropout=0.5,
-                                                       init_lora_weights=False))
+def with_dropout(name, rate=0.3, **kw):
+    """A model on PEFT's forward and on graft's, whose adapters drop inputs in training."""
+    config = copy.deepcopy(configs[name])
+    setattr(config, "vera_dropout" if name == "vera" else "lora_dropout", rate)
+    model = peft.get_peft_model(Net(), config, **kw)
+    with torch.no_grad():
+        for p in model.parameters():
+            if p.requires_grad:
+                p.add_(torch.randn_like(p) * 0.05)
+    return model.train(), graft_torch.accelerate(copy.deepcopy(model)).train()
+
+
+def seeded_step(model, x, dy):
+    torch.manual_seed(3)
+    return step(model, x, dy)
+
+
+def equal_steps(models, x, dy, bound=1e-5):
+    (y, dx, grads), (y2, dx2, grads2) = (seeded_step(m, x, dy) for m in models)
+    assert y2.dtype == y.dtype and relative(y2, y) < bound and relative(dx2, dx) < bound
+    assert grads.keys() == grads2.keys()
+    for n in grads:
+        assert relative(grads2[n], grads[n]) < 10 * bound, n
+    return y2
+
+
+@pytest.mark.parametrize("name", ["lora", "rslora", "lora_bias", "lora_trained_bias", "lora_pattern", "dora", "adalora",
+                                  "vera"])
+def test_dropout_in_training_draws_the_numbers_of_peft(name, calls):
+    models = with_dropout(name)
+    inputs, dy = torch.randn(3, 5, 16), torch.randn(3, 5, 16)
+    y = equal_steps(models, inputs, dy)
+    assert calls.count == 2
+    assert all("PEFT" not in line for line in graft_torch.report(models[1]).values())
+    other_draw = models[1](inputs)
+    assert relative(other_draw.detach(), y) > 1e-3
+    for m in models:
+        m.eval()
+    assert same(*models) and same(models[1], models[1]) and relative(models[1](inputs).detach(), y) > 1e-3
+
+
+@pytest.mark.parametrize("name", ["lora", "dora", "vera"])
+def test_dropout_of_rate_0(name, calls):
+    models = with_dropout(name, 0.0)
+    equal_steps(models, torch.randn(5, 16), torch.randn(5, 16))
+    assert calls.count == 2
+
+
+@pytest.mark.parametrize("name", ["lora", "dora"])
+def test_dropout_in_front_of_adapters_of_a_wider_type(name, calls):
+    """As get_peft_model() makes them: the base in bf16, the adapters in float."""
+    torch.manual_seed(1)
+    models = with_dropout(name)
+    for m in models:
+        for layer in (m.base_model.model.first, m.base_model.model.second):
+            layer.base_layer.to(torch.bfloat16)
+    inputs = torch.randn(9, 16).bfloat16()
+    exact = copy.deepcopy(models[0]).float()
+    outs = []
+    for m, x in ((exact, inputs.float()), (models[0], inputs), (models[1], inputs)):
+        torch.manual_seed(3)
+        outs.append(m.base_model.model.first(x).detach())
+    assert outs[2].dtype == outs[1].dtype == torch.bfloat16
+    assert relative(outs[2], outs[0]) < 0.01 and relative(outs[1], outs[0]) < 0.01
+    assert calls.count == 1
+
+
+def test_dropout_of_several_active_adapters(calls):
+    models = with_dropout("lora")
+    for m in models:
+        torch.manual_seed(1)
+        config = copy.deepcopy(configs["lora"])
+        config.lora_dropout = 0.6
+        m.add_adapter("other", config)
+        torch.manual_seed(2)
+        m.add_adapter("whole", copy.deepcopy(configs["lora"]))
+        m.base_model.set_adapter(["default", "other", "whole"])
+        m.train()
+    equal_steps(models, torch.randn(5, 16), torch.randn(5, 16))
+    assert calls.count == 6
+
+
+def test_dropout_follows_written_parameters_and_scaling(calls):
+    models = with_dropout("lora")
+    inputs, dy = torch.randn(5, 16), torch.randn(5, 16)
+    for _ in range(3):
+        equal_steps(models, inputs, dy)
+        for m in models:
+            with torch.no_grad():
+                for n, p in m.named_parameters():
+                    if "lora" in n:
+                        p.mul_(1.1)
+            m.base_model.model.first.scale_layer(0.7)
+    assert calls.count == 6
+
+
+def test_dropout_with_gradient_checkpointing(calls):
+    from torch.utils.checkpoint import checkpoint
+
+    models = with_dropout("lora")
+    grads = []
+    for m, run in zip(models, (lambda m, v: m(v), lambda m, v: checkpoint(m, v, use_reentrant=False))):
+        torch.manual_seed(5)
+        v = x.clone().requires_grad_()
+        run(m, v).square().sum().backward()
+        grads.append([v.grad] + [p.grad for p in m.parameters() if p.grad is not None])
+    for a, b in zip(*grads):
+        assert relative(b, a) < 1e-4
+    assert calls.count == 4
+
+
+@pytest.mark.parametrize("name", ["lora", "dora"])
+def test_dropout_compiles_without_a_graph_break(name):
+    torch._dynamo.reset()
+    model, other = with_dropout(name)
+    compiled = torch.compile(other, fullgraph=True, backend="aot_eager")
+    torch.manual_seed(6)
+    a = model(x)
+    torch.manual_seed(6)
+    b = compiled(x)
+    assert relative(b.detach(), a.detach()) < 1e-5
+
+
+def test_a_dropout_of_another_kind_stays_with_peft(calls):
+    config = copy.deepcopy(configs["loha"])
+    config.module_dropout = 0.5
+    model = peft.get_peft_model(Net(), config).train()
     other = graft_torch.accelerate(copy.deepcopy(model))
     torch.manual_seed(3)
     a = model(x)
     torch.manual_seed(3)
     assert relative(other(x).detach(), a.detach()) < 1e-6 and calls.count == 0
-    assert "PEFT in training, for its dropout" in graft_torch.report(other)["first"]
+    assert "LOHA has a dropout of its own" in graft_torch.report(other)["first"]
     model.eval(), other.eval()
-    assert same(model, other) and calls.count == 1
+    assert same(model, other) and calls.count == 2
 
 
 def test_hooks(calls):
