@@ -2,9 +2,9 @@
 """accelerate(), restore() and report(): the forward of PEFT's layers becomes graft::adapted_linear.
 
 Modules, parameters and everything else that PEFT does stay as they are. A call goes to PEFT's own forward where adapters
-are merged or disabled, where rows have adapters of their own, and where the library has no formula for what is asked.
-Where adapters read another input than the base layer (dropout in training), the base layer is PyTorch's and graft
-computes what each adapter adds.
+are merged or disabled, and where the library has no formula for what is asked. Where adapters read another input than
+the base layer (dropout in training, batches whose rows have adapters of their own), the base layer is PyTorch's and
+graft computes what each adapter adds.
 """
 
 import itertools
@@ -179,14 +179,42 @@ def _whole_with_dropout(layer, plan, x, number):
     return (rest + y).to(rest.dtype)
 
 
+def _mixed_batch(layer, state, x, names):
+    """A batch whose first axis has an adapter per entry (PEFT's adapter_names); None: PEFT's forward takes it."""
+    if not torch.is_tensor(x) or not x.is_cpu or not x.dtype.is_floating_point or layer.training:
+        return None
+    branches = {}
+    for name in dict.fromkeys(names):
+        if name == "__base__":
+            continue
+        branch = state.branch(layer, name)
+        why = _refusal_of_branch(branch)
+        if why is not None:
+            _keep_with_peft(state, f"adapter '{name}' of a mixed batch: {why}")
+            return None
+        if branch is None:
+            continue
+        if branch.config.peft_type != "LORA":
+            return None
+        branches[name] = branch
+    layer._check_forward_args(x, adapter_names=names)
+    y = layer.base_layer(x)
+    for name, branch in branches.items():
+        rows = torch.tensor([k for k, n in enumerate(names) if n == name])
+        y = y.index_add(0, rows, _branch(layer, branch, x[rows]).to(y.dtype))
+    return y
+
+
 def forward(self, x, *args, **kwargs):
     """The forward of an accelerated layer."""
     state = self._graft
     if self.disable_adapters or self.merged:
         return type(self).forward(self, x, *args, **kwargs)
     if args or kwargs:
-        if kwargs.get("adapter_names") is not None:
-            _keep_with_peft(state, "rows have adapters of their own (adapter_names)")
+        if not args and kwargs.keys() == {"adapter_names"} and kwargs["adapter_names"] is not None:
+            y = _mixed_batch(self, state, x, kwargs["adapter_names"])
+            if y is not None:
+                return y
         return type(self).forward(self, x, *args, **kwargs)
     plan = state.plan(self, tuple(self.active_adapters))
     why = _refusal_of_call(self, plan, x)

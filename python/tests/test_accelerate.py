@@ -151,16 +151,154 @@ def test_several_active_rotations_stay_with_peft(calls):
     assert "add up" in graft_torch.report(models[1])["first"]
 
 
-def test_mixed_batches(calls):
+def with_adapters(name="lora"):
+    """Models with the adapters default, other and wide, the last one on the first layer alone."""
+    models = pair(name)
+    for m in models:
+        torch.manual_seed(1)
+        m.add_adapter("other", copy.deepcopy(configs["lora_bias" if name == "lora_bias" else "lora"]))
+        m.add_adapter("wide", peft.LoraConfig(target_modules=["first"], r=7, use_rslora=True, init_lora_weights=False))
+        m.eval()
+    return models
+
+
+mixed = ["__base__", "wide", "default", "other", "default", "other", "wide"]
+
+
+@pytest.mark.parametrize("name", ["lora", "lora_bias"])
+@pytest.mark.parametrize("shape", [(7, 16), (7, 3, 16)])
+def test_mixed_batches(name, shape, calls):
+    models = with_adapters(name)
+    inputs = torch.randn(shape)
+    for names in (mixed, mixed[::-1], ["default"] * 7, ["__base__"] * 7):
+        a, b = (m(inputs, adapter_names=names).detach() for m in models)
+        assert relative(b, a) < 1e-5
+    assert calls.count == 2 * (3 + 2) + 2
+    for k, n in enumerate(mixed):  # each entry is what it is alone
+        alone = models[1](inputs[k:k + 1], adapter_names=[n]).detach()
+        assert relative(models[1](inputs, adapter_names=mixed)[k:k + 1].detach(), alone) < 1e-5
+    assert all("last call" not in line for line in graft_torch.report(models[1]).values())
+
+
+def test_mixed_batches_follow_what_changes(calls):
+    models = with_adapters()
+    inputs = torch.randn(7, 16)
+
+    def agree():
+        a, b = (m(inputs, adapter_names=mixed).detach() for m in models)
+        return relative(b, a) < 1e-5
+
+    assert agree()
+    for m in models:
+        with torch.no_grad():
+            for n, p in m.named_parameters():
+                if ".other." in n:
+                    p.mul_(1.2)
+        m.base_model.model.first.set_scale("default", 3.0)
+    assert agree()
+    for m in models:
+        m.delete_adapter("wide")
+        torch.manual_seed(4)
+        m.add_adapter("wide", peft.LoraConfig(target_modules=["second"], r=2, init_lora_weights=False))
+        m.eval()
+    assert agree() and calls.count == 5 + 5 + 5
+    for m in models:
+        m.set_adapter("other")
+    assert agree() and same(*models)
+
+
+def test_mixed_batches_have_gradients(calls):
+    models = with_adapters()
+    grads = []
+    for m in models:
+        m.requires_grad_(False)
+        for n, p in m.named_parameters():
+            p.requires_grad_("lora" in n)
+        v = torch.randn(7, 16, generator=torch.Generator().manual_seed(4)).requires_grad_()
+        m(v, adapter_names=mixed).square().sum().backward()
+        grads.append([v.grad] + [p.grad for p in m.parameters() if p.grad is not None])
+    assert len(grads[0]) == len(grads[1]) > 7
+    for a, b in zip(*grads):
+        assert relative(b, a) < 1e-4
+
+
+def test_mixed_batches_that_stay_with_peft(calls):
+    models = with_adapters()
+    for m in models:
+        for call, sentence in ((lambda: m(x, adapter_names=["default"]), "same as the number of inputs"),
+                               (lambda: m(x, adapter_names=["absent"] * 4), "non-existing")):
+            with pytest.raises(ValueError, match=sentence):
+                call()
+        m.merge_adapter()
+        with pytest.raises(ValueError, match="merged"):
+            m(x, adapter_names=["default"] * 4)
+        m.unmerge_adapter()
+        m.train()
+        with pytest.raises(ValueError, match="training"):
+            m(x, adapter_names=["default"] * 4)
+        m.eval()
+    handle = models[1].base_model.model.first.lora_A["default"].register_forward_hook(lambda m, i, o: None)
+    count = calls.count
+    a, b = (m(x, adapter_names=["default"] * 4).detach() for m in models)
+    assert relative(b, a) < 1e-5 and calls.count == count + 1
+    assert "adapter 'default' of a mixed batch: a module inside the layer has hooks" in (
+        graft_torch.report(models[1])["first"])
+    handle.remove()
+    for m in models:
+        m.add_adapter("dora", copy.deepcopy(configs["dora"]))
+        m.eval()
+        with pytest.raises(ValueError, match="DoRA"):
+            m(x, adapter_names=["dora"] * 4)
+
+
+def test_mixed_generation():
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    base = transformers.LlamaForCausalLM(transformers.LlamaConfig(
+        vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=64))
+    config = peft.LoraConfig(target_modules=["q_proj", "down_proj"], r=4, init_lora_weights=False,
+                             task_type="CAUSAL_LM")
+    model = peft.get_peft_model(base, config)
+    model.add_adapter("other", copy.deepcopy(config))
+    other = graft_torch.accelerate(copy.deepcopy(model))
+    model.eval(), other.eval()
+    prompt = torch.randint(0, 64, (3, 5))
+    settings = {"adapter_names": ["default", "__base__", "other"], "max_new_tokens": 8, "do_sample": False,
+                "pad_token_id": 0}
+    assert torch.equal(other.generate(prompt, **settings), model.generate(prompt, **settings))
+
+
+@pytest.mark.parametrize("way", ["linear", "cat", "svd"])
+def test_weighted_combinations(way, calls):
+    """An adapter that is made of others after accelerate()."""
     models = pair()
     for m in models:
         torch.manual_seed(1)
         m.add_adapter("other", copy.deepcopy(configs["lora"]))
-        m.eval()
-    names = ["__base__", "default", "other", "default"]
-    a, b = (m(x, adapter_names=names) for m in models)
-    assert relative(b.detach(), a.detach()) < 1e-5 and calls.count == 0
-    assert "adapter_names" in graft_torch.report(models[1])["first"]
+        m.add_weighted_adapter(["default", "other"], [0.7, 0.4], "both", combination_type=way)
+        m.set_adapter("both")
+    assert same(*models, 1e-4) and calls.count == 2
+    a, b = (m.eval()(x, adapter_names=["both", "default", "other", "both"]).detach() for m in models)
+    assert relative(b, a) < 1e-4 and calls.count == 2 + 6
+
+
+def test_merging_one_of_several(calls):
+    models = pair()
+    for m in models:
+        torch.manual_seed(1)
+        m.add_adapter("other", copy.deepcopy(configs["lora"]))
+        m.base_model.set_adapter(["default", "other"])
+    before = models[1](x).detach()
+    for m in models:
+        m.merge_adapter(["other"])
+    assert same(*models)
+    with models[0].disable_adapter(), models[1].disable_adapter():
+        assert same(*models)
+    for m in models:
+        if any(layer.merged for layer in (m.base_model.model.first, m.base_model.model.second)):
+            m.unmerge_adapter()
+    assert same(*models) and relative(models[1](x).detach(), before) < 1e-4
 
 
 def test_scaling_may_change(calls):
@@ -513,3 +651,23 @@ def test_reasons():
                                                         if hasattr(peft, "BdLoraConfig") else None))
     said = graft_torch.report(graft_torch.accelerate(sliced))["first"]
     assert said == "graft: lora" or "block-diagonal" in said or "variant" in said
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_quantized_weights_of_bitsandbytes_stay_with_peft(bits, calls):
+    bnb = pytest.importorskip("bitsandbytes")
+    net = Net()
+    made = (bnb.nn.Linear4bit(16, 32, quant_type="nf4") if bits == 4 else
+            bnb.nn.Linear8bitLt(16, 32, has_fp16_weights=False))
+    made.load_state_dict(net.first.state_dict())
+    net.first = made.to("cpu")
+    setattr(net, f"is_loaded_in_{bits}bit", True)
+    model = peft.get_peft_model(net, copy.deepcopy(configs["lora"])).eval()
+    names = ["default", "__base__", "default", "default"]
+    with torch.no_grad():
+        before, mixed_before = model(x), model(x, adapter_names=names)
+        graft_torch.accelerate(model)
+        assert relative(model(x), before) < 1e-5 and calls.count == 1
+        assert relative(model(x, adapter_names=names), mixed_before) < 1e-5 and calls.count == 2
+    said = graft_torch.report(model)
+    assert said["first"].startswith("PEFT: the base layer is bitsandbytes.") and said["second"] == "graft: lora"
