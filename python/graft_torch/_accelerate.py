@@ -2,7 +2,9 @@
 """accelerate(), restore() and report(): the forward of PEFT's layers becomes graft::adapted_linear.
 
 Modules, parameters and everything else that PEFT does stay as they are. A call goes to PEFT's own forward where adapters
-are merged or disabled, where rows have adapters of their own, and where the library has no formula for what is asked.
+are merged or disabled, and where the library has no formula for what is asked. Where adapters read another input than
+the base layer (dropout in training, batches whose rows have adapters of their own), the base layer is PyTorch's and
+graft computes what each adapter adds.
 """
 
 import itertools
@@ -24,6 +26,7 @@ class _State:
         self.module, self.configs = module, configs
         self.number = next(_numbers)
         self.plans = {}  # by active adapters: a plan, or the reason why there is none
+        self.branches = {}  # by adapter: what it adds to the base layer, or the reason why that is no branch
         self.why = None  # the reason of the last call that PEFT's forward took
         weakref.finalize(self, ops.forget_layer, self.number)
 
@@ -40,14 +43,43 @@ class _State:
             return plan
         if torch.compiler.is_compiling():
             return "these adapters were not active yet when torch.compile began; call the model once before"
+        configs = tuple(self.configs.get(a) for a in adapters)
         try:
             plan = _peft.plan_of(layer, adapters, self.configs, self.module)
         except _peft.Unsupported as e:
-            plan = _Refusal(str(e), tuple(self.configs.get(a) for a in adapters))
+            plan = _Refusal(str(e), configs)
         if plan is None:
-            plan = _Refusal("no adapter of this layer is active", tuple(self.configs.get(a) for a in adapters))
+            plan = _Refusal("no adapter of this layer is active", configs)
         self.plans[adapters] = plan
+        if not isinstance(plan, _Refusal) and plan.training is _peft.Dropout.BRANCHES:
+            for adapter in adapters:
+                self.branch(layer, adapter)
         return plan
+
+    def branch(self, layer, adapter):
+        """The branch of an adapter, made at the first call after it changed; None: the layer does not have it."""
+        branch = self.branches.get(adapter)
+        if branch is not None and self._is_current(branch, layer, (adapter,)):
+            return branch
+        if torch.compiler.is_compiling():
+            return "this adapter was not active yet when torch.compile began; call the model once before"
+        try:
+            branch = _peft.branch_of(layer, adapter, self.configs, self.module)
+        except _peft.Unsupported as e:
+            branch = _Refusal(str(e), (self.configs.get(adapter),))
+        if branch is None:
+            self.branches.pop(adapter, None)
+            return None
+        if isinstance(branch, _peft.Branch):
+            branch.number = next(_numbers)
+            weakref.finalize(branch, ops.forget_layer, branch.number)
+        self.branches[adapter] = branch
+        return branch
+
+    def forget(self):
+        """Frees what the library keeps for the layer, so that the next call computes it again."""
+        for number in (self.number, *(b.number for b in self.branches.values() if isinstance(b, _peft.Branch))):
+            ops.forget_layer(number)
 
     def _is_current(self, plan, layer, adapters):
         for config, adapter in zip(plan.configs, adapters):
@@ -78,8 +110,8 @@ def _refusal_of_call(layer, plan, x):
     """Why PEFT's forward takes this call; None: it does not."""
     if isinstance(plan, (str, _Refusal)):
         return plan if isinstance(plan, str) else plan.why
-    if layer.training and plan.dropout:
-        return "dropout in training draws PEFT's random numbers"
+    if layer.training and isinstance(plan.training, str):
+        return plan.training
     if layer.training and plan.eval_only:
         return "the method samples in training"
     weight, bias = plan.base_tensors()
@@ -99,9 +131,78 @@ def _refusal_of_call(layer, plan, x):
     return None
 
 
+def _refusal_of_branch(branch):
+    """Why a branch cannot be taken; None: it can, or the layer does not have the adapter."""
+    if isinstance(branch, str) or branch is None:
+        return branch
+    if isinstance(branch, _Refusal):
+        return branch.why
+    return "a module inside the layer has hooks" if branch.inside.has_hooks() else None
+
+
 def _keep_with_peft(state, why):
     if not torch.compiler.is_compiling():
         state.why = why
+
+
+def _rows(x, tensors, text, number):
+    """graft::adapted_linear on the rows of x, whatever its number of dimensions."""
+    if torch.is_autocast_enabled("cpu"):
+        x = x.to(torch.get_autocast_dtype("cpu"))
+    if x.dim() == 2:
+        return adapted_linear(x, tensors, text, number, _versions(tensors))
+    y = adapted_linear(x.reshape(-1, x.shape[-1]), tensors, text, number, _versions(tensors))
+    return y.reshape(*x.shape[:-1], y.shape[-1])
+
+
+def _branch(layer, branch, x):
+    return _rows(branch.input(layer, x), branch.tensors(layer), branch.text, branch.number)
+
+
+def _sum_of_branches(layer, branches, x):
+    """The base layer on x, and what each adapter adds on an input of its own."""
+    y = layer.base_layer(x)
+    total = y
+    for branch in branches:
+        total = total + _branch(layer, branch, x)
+    return total.to(y.dtype)
+
+
+def _whole_with_dropout(layer, plan, x, number):
+    """y = W x + b + (W' - W) dropout(x) = W (x - dropout(x)) + (W' dropout(x) + b), for a formula that reads W."""
+    weight, _ = plan.base_tensors()
+    (adapter,) = (a for a in layer.active_adapters if a in layer.lora_dropout)
+    wide = layer._cast_input_dtype(x, layer.lora_A[adapter].weight.dtype)
+    kept = layer.lora_dropout[adapter](wide)
+    y = _rows(kept, plan.tensors(layer), plan.text, number)
+    rest = torch.nn.functional.linear((wide - kept).to(x.dtype), weight.t() if plan.transposed else weight)
+    return (rest + y).to(rest.dtype)
+
+
+def _mixed_batch(layer, state, x, names):
+    """A batch whose first axis has an adapter per entry (PEFT's adapter_names); None: PEFT's forward takes it."""
+    if not torch.is_tensor(x) or not x.is_cpu or not x.dtype.is_floating_point or layer.training:
+        return None
+    branches = {}
+    for name in dict.fromkeys(names):
+        if name == "__base__":
+            continue
+        branch = state.branch(layer, name)
+        why = _refusal_of_branch(branch)
+        if why is not None:
+            _keep_with_peft(state, f"adapter '{name}' of a mixed batch: {why}")
+            return None
+        if branch is None:
+            continue
+        if branch.config.peft_type != "LORA":
+            return None
+        branches[name] = branch
+    layer._check_forward_args(x, adapter_names=names)
+    y = layer.base_layer(x)
+    for name, branch in branches.items():
+        rows = torch.tensor([k for k, n in enumerate(names) if n == name])
+        y = y.index_add(0, rows, _branch(layer, branch, x[rows]).to(y.dtype))
+    return y
 
 
 def forward(self, x, *args, **kwargs):
@@ -110,21 +211,25 @@ def forward(self, x, *args, **kwargs):
     if self.disable_adapters or self.merged:
         return type(self).forward(self, x, *args, **kwargs)
     if args or kwargs:
-        if kwargs.get("adapter_names") is not None:
-            _keep_with_peft(state, "rows have adapters of their own (adapter_names)")
+        if not args and kwargs.keys() == {"adapter_names"} and kwargs["adapter_names"] is not None:
+            y = _mixed_batch(self, state, x, kwargs["adapter_names"])
+            if y is not None:
+                return y
         return type(self).forward(self, x, *args, **kwargs)
     plan = state.plan(self, tuple(self.active_adapters))
     why = _refusal_of_call(self, plan, x)
+    branches = ()
+    if why is None and self.training and plan.training is _peft.Dropout.BRANCHES:
+        branches = [state.branch(self, a) for a in self.active_adapters]
+        why = next(filter(None, map(_refusal_of_branch, branches)), None)
     if why is not None:
         _keep_with_peft(state, why)
         return type(self).forward(self, x)
-    if torch.is_autocast_enabled("cpu"):
-        x = x.to(torch.get_autocast_dtype("cpu"))
-    tensors = plan.tensors(self)
-    if x.dim() == 2:
-        return adapted_linear(x, tensors, plan.text, state.number, _versions(tensors))
-    y = adapted_linear(x.reshape(-1, x.shape[-1]), tensors, plan.text, state.number, _versions(tensors))
-    return y.reshape(*x.shape[:-1], y.shape[-1])
+    if branches:
+        return _sum_of_branches(self, [b for b in branches if b is not None], x)
+    if self.training and plan.training is _peft.Dropout.WHOLE:
+        return _whole_with_dropout(self, plan, x, state.number)
+    return _rows(x, plan.tensors(self), plan.text, state.number)
 
 
 def _configs_of(model):
@@ -158,7 +263,7 @@ def accelerate(model):
             layer.__dict__["_graft"] = _State(path, configs)
             layer.__dict__["forward"] = types.MethodType(forward, layer)
         state = layer.__dict__["_graft"]
-        ops.forget_layer(state.number)
+        state.forget()
         for adapters in {tuple(layer.active_adapters)} | {(a,) for a in configs}:
             state.plan(layer, adapters)
     return model
@@ -188,8 +293,8 @@ def report(model):
             continue
         methods = ", ".join(_peft.methods_of(plan))
         limits = []
-        if plan.dropout:
-            limits.append("PEFT in training, for its dropout")
+        if isinstance(plan.training, str):
+            limits.append(f"PEFT in training: {plan.training}")
         if plan.eval_only:
             limits.append("PEFT in training, where the method samples")
         if state.why is not None:

@@ -20,6 +20,13 @@ def _saved_width(layer):
     return json.loads(layer)["saved"]
 
 
+@functools.lru_cache(maxsize=None)
+def _branch(layer):
+    """The sizes of a branch, which has no weight of the base layer: (out, in); None: it is a whole layer."""
+    sizes = json.loads(layer).get("branch")
+    return sizes and (sizes["out"], sizes["in"])
+
+
 def _compute_dtype(x, tensors):
     wide = x.dtype == torch.float64 or tensors[0].dtype == torch.float64
     return torch.float64 if wide else torch.float32
@@ -28,9 +35,9 @@ def _compute_dtype(x, tensors):
 @torch.library.register_fake("graft::adapted_linear")
 def _(x, tensors, layer, number, versions, save):
     torch._check(x.dim() == 2, lambda: f"x has {x.dim()} dimensions, expected [tokens, in]")
-    torch._check(x.shape[1] == tensors[0].shape[1],
-                 lambda: f"x has shape {list(x.shape)}, expected [tokens, {tensors[0].shape[1]}]")
-    y = x.new_empty((x.shape[0], tensors[0].shape[0]))
+    out, features = _branch(layer) or tensors[0].shape
+    torch._check(x.shape[1] == features, lambda: f"x has shape {list(x.shape)}, expected [tokens, {features}]")
+    y = x.new_empty((x.shape[0], out))
     saved = (x.shape[0], _saved_width(layer)) if save else (0, 0)
     return y, x.new_empty(saved, dtype=_compute_dtype(x, tensors))
 

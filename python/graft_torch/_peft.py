@@ -26,6 +26,11 @@ _UNREAD = {"target_modules", "exclude_modules", "modules_to_save", "layers_to_tr
 # Methods whose update of W does not read W, so that several active ones add up, as in PEFT.
 _ADDITIVE = {"LORA", "LOHA", "LOKR", "VERA", "ADALORA"}
 
+# Additive methods that PEFT computes as a branch beside the base layer, with dropout on the branch's input: the
+# attribute with the dropout modules, and the one with the parameters whose type PEFT converts that input to.
+_BRANCHES = {"LORA": ("lora_dropout", "lora_A"), "ADALORA": ("lora_dropout", "lora_A"),
+             "VERA": ("vera_dropout", "vera_lambda_d")}
+
 
 def _plain(value):
     if isinstance(value, enum.Enum):
@@ -287,10 +292,42 @@ class Inside:
         return any(self.hooks)
 
 
-class Plan:
-    """The formula of a layer with certain adapters, and the references to its tensors."""
+class Dropout(enum.Enum):
+    """How a layer with dropout is computed in training."""
 
-    __slots__ = ("text", "refs", "has_bias", "trains_bias", "transposed", "dropout", "configs", "scalings",
+    BRANCHES = 1
+    WHOLE = 2
+
+
+class Branch:
+    """What one adapter adds to its base layer, on an input of its own."""
+
+    __slots__ = ("text", "refs", "adapter", "config", "scalings", "inside", "number", "_dropout", "_parameters",
+                 "__weakref__")
+
+    @property
+    def configs(self):
+        return (self.config,)
+
+    def tensors(self, layer):
+        return [ref.tensor(layer) for ref in self.refs]
+
+    def input(self, layer, x):
+        """x as PEFT passes it to the adapter: in the type of its parameters, and with dropout in training."""
+        of_type = getattr(layer, self._parameters)[self.adapter]
+        x = layer._cast_input_dtype(x, of_type.dtype if isinstance(of_type, torch.Tensor) else of_type.weight.dtype)
+        return getattr(layer, self._dropout)[self.adapter](x)
+
+
+class Plan:
+    """The formula of a layer with certain adapters, and the references to its tensors.
+
+    Where `training` is set, PEFT drops a part of what the adapters read in training: Dropout.BRANCHES is what
+    branches_of() describes, Dropout.WHOLE is the difference of the layer with and without the adapter on the dropped
+    input, and a text says why PEFT's forward stays.
+    """
+
+    __slots__ = ("text", "refs", "has_bias", "trains_bias", "transposed", "training", "configs", "scalings",
                  "eval_only", "inside", "base")
 
     def base_tensors(self):
@@ -367,6 +404,60 @@ def _refuse_variants(layer, adapter, config):
             raise Unsupported(f"the layer has {name}")
 
 
+def _has(layer, adapter):
+    return any(adapter in getattr(layer, n, {}) for n in layer.adapter_layer_names)
+
+
+def _adapter_text(description, layer, adapter):
+    return {"method": description["method"], "trains_bias": description["trains_bias"],
+            "tensors": [leaf["name"] for leaf in description["leaves"]],
+            "scalars": _numbers(description, layer, adapter), "sizes": description["sizes"]}
+
+
+def branch_of(layer, adapter, configs, module):
+    """Makes the branch of one adapter; None: the layer does not have it; raises Unsupported where it is no branch."""
+    if not _has(layer, adapter):
+        return None
+    _, out, features, _ = base_of(layer)
+    branch = Branch()
+    branch.adapter, branch.config = adapter, configs.get(adapter)
+    if branch.config is None:
+        raise Unsupported(f"the model has no configuration of adapter '{adapter}'")
+    kind = _type_name(branch.config)
+    if kind not in _BRANCHES or getattr(branch.config, "use_dora", False):
+        raise Unsupported("what the adapter adds is no branch of its own input")
+    _refuse_variants(layer, adapter, branch.config)
+    branch._dropout, branch._parameters = _BRANCHES[kind]
+    branch.scalings, branch.inside = scalings_of(layer, (adapter,)), Inside(layer)
+    d = _describe(layer, adapter, branch.config, module, out, features, False)
+    branch.refs = [ref_of(leaf, layer, adapter, out, features) for leaf in d["leaves"]]
+    for ref in branch.refs:
+        ref.find_place(layer)
+    text = {"bias": False, "branch": {"out": out, "in": features}, "adapters": [_adapter_text(d, layer, adapter)]}
+    try:
+        with torch.no_grad():
+            branch.text = complete(text, branch.tensors(layer))
+    except RuntimeError as e:
+        raise Unsupported(str(e).splitlines()[0]) from None
+    return branch
+
+
+def _has_dropout(config):
+    return any(isinstance(v, (int, float)) and v > 0 for k, v in vars(config).items() if "dropout" in k)
+
+
+def _training_of(adapters, configs):
+    """How the layer is computed in training; None: as in evaluation."""
+    if not any(_has_dropout(configs[a]) for a in adapters):
+        return None
+    kinds = {_type_name(configs[a]) for a in adapters}
+    if kinds == {"LORA"} and len(adapters) == 1 and configs[adapters[0]].use_dora:
+        return Dropout.WHOLE
+    if kinds <= _BRANCHES.keys():
+        return Dropout.BRANCHES
+    return f"{' and '.join(sorted(kinds - _BRANCHES.keys()))} has a dropout of its own, which only PEFT draws"
+
+
 def plan_of(layer, adapters, configs, module):
     """Makes the plan of a layer for its active adapters; raises Unsupported where PEFT's forward stays."""
     base, out, features, transposed = base_of(layer)
@@ -375,27 +466,25 @@ def plan_of(layer, adapters, configs, module):
     plan.base, plan.has_bias, plan.transposed, plan.refs = base, has_bias, transposed, []
     plan.configs = tuple(configs.get(a) for a in adapters)
     plan.scalings, plan.inside = scalings_of(layer, adapters), Inside(layer)
-    plan.trains_bias = plan.dropout = plan.eval_only = False
-    described = []
+    plan.trains_bias = plan.eval_only = False
+    described, present = [], []
     for adapter in adapters:
         config = configs.get(adapter)
         if config is None:
             raise Unsupported(f"the model has no configuration of adapter '{adapter}'")
-        if not any(adapter in getattr(layer, n, {}) for n in layer.adapter_layer_names):
+        if not _has(layer, adapter):
             continue
+        present.append(adapter)
         _refuse_variants(layer, adapter, config)
         d = _describe(layer, adapter, config, module, out, features, has_bias)
         refs = [ref_of(leaf, layer, adapter, out, features) for leaf in d["leaves"]]
-        described.append({"method": d["method"], "trains_bias": d["trains_bias"],
-                          "tensors": [leaf["name"] for leaf in d["leaves"]], "scalars": _numbers(d, layer, adapter),
-                          "sizes": d["sizes"]})
+        described.append(_adapter_text(d, layer, adapter))
         plan.refs += refs
         plan.trains_bias = plan.trains_bias or d["trains_bias"]
         plan.eval_only = plan.eval_only or _type_name(config) == "PVERA"
-        plan.dropout = plan.dropout or any(isinstance(v, (int, float)) and v > 0 for k, v in vars(config).items()
-                                           if "dropout" in k)
     if not described:
         return None
+    plan.training = _training_of(present, configs)
     for ref in plan.refs:
         ref.find_place(layer)
     if len(described) > 1:

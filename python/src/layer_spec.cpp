@@ -19,6 +19,30 @@ struct formula_parts {
   std::vector<std::shared_ptr<const void>> owners;
 };
 
+// The base layer of a branch: a linear layer whose weight is zero, so that W' is what an adapter adds.
+struct branch_kind : linear_kind {
+  static constexpr ex weight(scope p) {
+    return {p.g, p.g->leaf(op::zero, "0", 0, 2, {1}, {1}, outputs(p).d, p.size("in", dyn, 4096).d)};
+  }
+};
+// Whether W' is a sum of W and a value that does not follow from W.
+bool adds_to_the_weight(const layer_formula& f) {
+  const builder g = capture_weight(f);
+  for (int k = 0; k < g.out.size(); ++k) {
+    const node& v = g.n[g.out[k].at];
+    if (!v.from_base) continue;
+    if (v.what != op::add || g.n[v.b].from_base || g.n[v.a].what != op::base) return false;
+  }
+  return g.bad.what == fault::none;
+}
+result<layer_graphs> graphs_of_branch(const layer_graphs& whole, const char* method) {
+  if (!adds_to_the_weight(whole.from))
+    return fail("the update of '", method, "' reads the base weight, so it is no branch beside the base layer");
+  layer_formula branch = whole.from;
+  branch.kind = rules_of<branch_kind>();
+  return capture_graphs(branch, whole.owner);
+}
+
 result<layer_graphs> graphs_of_adapter(const io::json& adapter, bool bias) {
   const io::json *name = adapter.find("method"), *trains = adapter.find("trains_bias");
   if (name == nullptr || !name->is_string()) return fail("an adapter of the layer's description has no method");
@@ -66,12 +90,27 @@ result<std::shared_ptr<const layer_spec>> parse(const std::string& text) {
   const io::json *bias = parsed->find("bias"), *adapters = parsed->find("adapters");
   if (bias == nullptr || !bias->is_boolean() || adapters == nullptr || !adapters->is_list() || adapters->items.empty())
     return fail("the layer's description has no bias or no adapters; accelerate() makes descriptions");
+  const io::json* const branch = parsed->find("branch");
+  const io::json *out = nullptr, *in = nullptr;
+  if (branch != nullptr) {
+    out = branch->find("out"), in = branch->find("in");
+    if (out == nullptr || in == nullptr || !out->is_number() || !in->is_number() || out->real < 1 || in->real < 1)
+      return fail("the branch of the layer's description has no sizes 'out' and 'in'");
+    if (bias->flag || adapters->items.size() != 1)
+      return fail("a branch is what one adapter adds, without the bias of the base layer");
+  }
   result<layer_graphs> graphs = graphs_of_all(adapters->items, bias->flag);
+  if (graphs && branch != nullptr) graphs = graphs_of_branch(*graphs, adapters->items[0].find("method")->word.c_str());
   if (!graphs) return graphs.failure();
   if (graphs->forward.bad.what != fault::none || graphs->backward.bad.what != fault::none)
     return fail("this formula has no gradient, or does not exist on a linear layer");
   const auto spec = std::make_shared<layer_spec>(layer_spec{*graphs, training_steps(*graphs), {}, {}, {}, {}});
-  spec->names.emplace_back("weight");
+  if (branch != nullptr) {
+    spec->out = static_cast<long long>(out->real), spec->in = static_cast<long long>(in->real);
+    spec->sizes = {{"out", spec->out}, {"in", spec->in}};
+  } else {
+    spec->names.emplace_back("weight");
+  }
   if (bias->flag) spec->names.emplace_back("bias");
   for (std::size_t k = 0; k < adapters->items.size(); ++k) {
     const std::string path = k == 0 ? "" : std::to_string(k) + ".";

@@ -4,6 +4,9 @@
 //     {"bias": true, "adapters": [{"method": "lora", "trains_bias": false, "tensors": ["lora_A.weight", "lora_B.weight"],
 //                                  "scalars": {"scaling": 2.0}, "sizes": {"r": 8}}]}
 // The tensors of an operator call are the weight, the bias where there is one, and those of the adapters in this order.
+// With "branch": {"out": 32, "in": 16} the layer is what its one adapter adds to a base layer, y = x (W' - W)ᵀ + b' - b,
+// and the call brings neither weight nor bias. Another function computes the base layer: on an input without the
+// adapter's dropout, for all rows of a batch whose rows have different adapters, or with a weight of its own format.
 #pragma once
 #include <graft/core/result.h>
 #include <graft/derive/saved_tensors.h>
@@ -25,6 +28,8 @@ struct layer_spec {
   std::vector<bool> trained;       // by tensor: a parameter of the adapter
   std::vector<std::pair<std::string, double>> scalars;
   std::vector<std::pair<std::string, long long>> sizes;
+  long long out = -1, in = -1;  // of a branch; -1: those of the weight
+  bool is_branch() const { return out >= 0; }
 };
 
 // Parses a text, or returns what an earlier call made of it; thread-safe.

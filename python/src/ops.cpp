@@ -143,11 +143,11 @@ call_views views_of(const Tensor* x, const std::vector<Tensor>& tensors, const l
     c.all.push_back(view_of_tensor(tensors[k], spec.names[k].c_str(), c.owned));
   if (x == nullptr) return c;
   c.x = view_of_tensor(*x, "x", c.owned);
-  const long long in = c.all[0].rank == 2 ? c.all[0].size[1] : -1;
+  const long long in = spec.is_branch() ? spec.in : c.all[0].rank == 2 ? c.all[0].size[1] : -1;
   if (c.x.rank != 2 || c.x.size[1] != in) raise(fail("x has shape ", shape_of(c.x), ", expected [tokens, ", in, "]"));
   return c;
 }
-// A layer computes in double where x or its weight is stored so, otherwise in float.
+// A layer computes in double where x or its first tensor, the weight, is stored so, otherwise in float.
 bool is_double(const Tensor& x, const std::vector<Tensor>& tensors) {
   return x.scalar_type() == ScalarType::Double || (!tensors.empty() && tensors[0].scalar_type() == ScalarType::Double);
 }
@@ -159,7 +159,7 @@ std::tuple<Tensor, Tensor> forward_in(const Tensor& x, const std::vector<Tensor>
   const layer_spec& spec = layer->spec();
   const call_views c = views_of(&x, tensors, spec);
   const std::int64_t rows = x.size(0), width = save ? take_value(layer->saved_width(c.all)) : 0;
-  const allocated y = allocate({rows, tensors[0].size(0)}, x.scalar_type());
+  const allocated y = allocate({rows, spec.is_branch() ? spec.out : tensors[0].size(0)}, x.scalar_type());
   const allocated saved =
       allocate({save ? rows : 0, width}, std::is_same_v<Real, double> ? ScalarType::Double : ScalarType::Float);
   // A value of no elements may have a null address, which would say that nothing is to be saved.

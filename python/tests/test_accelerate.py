@@ -151,16 +151,154 @@ def test_several_active_rotations_stay_with_peft(calls):
     assert "add up" in graft_torch.report(models[1])["first"]
 
 
-def test_mixed_batches(calls):
+def with_adapters(name="lora"):
+    """Models with the adapters default, other and wide, the last one on the first layer alone."""
+    models = pair(name)
+    for m in models:
+        torch.manual_seed(1)
+        m.add_adapter("other", copy.deepcopy(configs["lora_bias" if name == "lora_bias" else "lora"]))
+        m.add_adapter("wide", peft.LoraConfig(target_modules=["first"], r=7, use_rslora=True, init_lora_weights=False))
+        m.eval()
+    return models
+
+
+mixed = ["__base__", "wide", "default", "other", "default", "other", "wide"]
+
+
+@pytest.mark.parametrize("name", ["lora", "lora_bias"])
+@pytest.mark.parametrize("shape", [(7, 16), (7, 3, 16)])
+def test_mixed_batches(name, shape, calls):
+    models = with_adapters(name)
+    inputs = torch.randn(shape)
+    for names in (mixed, mixed[::-1], ["default"] * 7, ["__base__"] * 7):
+        a, b = (m(inputs, adapter_names=names).detach() for m in models)
+        assert relative(b, a) < 1e-5
+    assert calls.count == 2 * (3 + 2) + 2
+    for k, n in enumerate(mixed):  # each entry is what it is alone
+        alone = models[1](inputs[k:k + 1], adapter_names=[n]).detach()
+        assert relative(models[1](inputs, adapter_names=mixed)[k:k + 1].detach(), alone) < 1e-5
+    assert all("last call" not in line for line in graft_torch.report(models[1]).values())
+
+
+def test_mixed_batches_follow_what_changes(calls):
+    models = with_adapters()
+    inputs = torch.randn(7, 16)
+
+    def agree():
+        a, b = (m(inputs, adapter_names=mixed).detach() for m in models)
+        return relative(b, a) < 1e-5
+
+    assert agree()
+    for m in models:
+        with torch.no_grad():
+            for n, p in m.named_parameters():
+                if ".other." in n:
+                    p.mul_(1.2)
+        m.base_model.model.first.set_scale("default", 3.0)
+    assert agree()
+    for m in models:
+        m.delete_adapter("wide")
+        torch.manual_seed(4)
+        m.add_adapter("wide", peft.LoraConfig(target_modules=["second"], r=2, init_lora_weights=False))
+        m.eval()
+    assert agree() and calls.count == 5 + 5 + 5
+    for m in models:
+        m.set_adapter("other")
+    assert agree() and same(*models)
+
+
+def test_mixed_batches_have_gradients(calls):
+    models = with_adapters()
+    grads = []
+    for m in models:
+        m.requires_grad_(False)
+        for n, p in m.named_parameters():
+            p.requires_grad_("lora" in n)
+        v = torch.randn(7, 16, generator=torch.Generator().manual_seed(4)).requires_grad_()
+        m(v, adapter_names=mixed).square().sum().backward()
+        grads.append([v.grad] + [p.grad for p in m.parameters() if p.grad is not None])
+    assert len(grads[0]) == len(grads[1]) > 7
+    for a, b in zip(*grads):
+        assert relative(b, a) < 1e-4
+
+
+def test_mixed_batches_that_stay_with_peft(calls):
+    models = with_adapters()
+    for m in models:
+        for call, sentence in ((lambda: m(x, adapter_names=["default"]), "same as the number of inputs"),
+                               (lambda: m(x, adapter_names=["absent"] * 4), "non-existing")):
+            with pytest.raises(ValueError, match=sentence):
+                call()
+        m.merge_adapter()
+        with pytest.raises(ValueError, match="merged"):
+            m(x, adapter_names=["default"] * 4)
+        m.unmerge_adapter()
+        m.train()
+        with pytest.raises(ValueError, match="training"):
+            m(x, adapter_names=["default"] * 4)
+        m.eval()
+    handle = models[1].base_model.model.first.lora_A["default"].register_forward_hook(lambda m, i, o: None)
+    count = calls.count
+    a, b = (m(x, adapter_names=["default"] * 4).detach() for m in models)
+    assert relative(b, a) < 1e-5 and calls.count == count + 1
+    assert "adapter 'default' of a mixed batch: a module inside the layer has hooks" in (
+        graft_torch.report(models[1])["first"])
+    handle.remove()
+    for m in models:
+        m.add_adapter("dora", copy.deepcopy(configs["dora"]))
+        m.eval()
+        with pytest.raises(ValueError, match="DoRA"):
+            m(x, adapter_names=["dora"] * 4)
+
+
+def test_mixed_generation():
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    base = transformers.LlamaForCausalLM(transformers.LlamaConfig(
+        vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=64))
+    config = peft.LoraConfig(target_modules=["q_proj", "down_proj"], r=4, init_lora_weights=False,
+                             task_type="CAUSAL_LM")
+    model = peft.get_peft_model(base, config)
+    model.add_adapter("other", copy.deepcopy(config))
+    other = graft_torch.accelerate(copy.deepcopy(model))
+    model.eval(), other.eval()
+    prompt = torch.randint(0, 64, (3, 5))
+    settings = {"adapter_names": ["default", "__base__", "other"], "max_new_tokens": 8, "do_sample": False,
+                "pad_token_id": 0}
+    assert torch.equal(other.generate(prompt, **settings), model.generate(prompt, **settings))
+
+
+@pytest.mark.parametrize("way", ["linear", "cat", "svd"])
+def test_weighted_combinations(way, calls):
+    """An adapter that is made of others after accelerate()."""
     models = pair()
     for m in models:
         torch.manual_seed(1)
         m.add_adapter("other", copy.deepcopy(configs["lora"]))
-        m.eval()
-    names = ["__base__", "default", "other", "default"]
-    a, b = (m(x, adapter_names=names) for m in models)
-    assert relative(b.detach(), a.detach()) < 1e-5 and calls.count == 0
-    assert "adapter_names" in graft_torch.report(models[1])["first"]
+        m.add_weighted_adapter(["default", "other"], [0.7, 0.4], "both", combination_type=way)
+        m.set_adapter("both")
+    assert same(*models, 1e-4) and calls.count == 2
+    a, b = (m.eval()(x, adapter_names=["both", "default", "other", "both"]).detach() for m in models)
+    assert relative(b, a) < 1e-4 and calls.count == 2 + 6
+
+
+def test_merging_one_of_several(calls):
+    models = pair()
+    for m in models:
+        torch.manual_seed(1)
+        m.add_adapter("other", copy.deepcopy(configs["lora"]))
+        m.base_model.set_adapter(["default", "other"])
+    before = models[1](x).detach()
+    for m in models:
+        m.merge_adapter(["other"])
+    assert same(*models)
+    with models[0].disable_adapter(), models[1].disable_adapter():
+        assert same(*models)
+    for m in models:
+        if any(layer.merged for layer in (m.base_model.model.first, m.base_model.model.second)):
+            m.unmerge_adapter()
+    assert same(*models) and relative(models[1](x).detach(), before) < 1e-4
 
 
 def test_scaling_may_change(calls):
@@ -205,17 +343,141 @@ def test_fused_optimizers(calls):
         assert same(*models, 1e-3)
 
 
-def test_dropout_in_training_stays_with_peft(calls):
-    model = peft.get_peft_model(Net(), peft.LoraConfig(target_modules=["first"], lora_dropout=0.5,
-                                                       init_lora_weights=False))
+def with_dropout(name, rate=0.3, **kw):
+    """A model on PEFT's forward and on graft's, whose adapters drop inputs in training."""
+    config = copy.deepcopy(configs[name])
+    setattr(config, "vera_dropout" if name == "vera" else "lora_dropout", rate)
+    model = peft.get_peft_model(Net(), config, **kw)
+    with torch.no_grad():
+        for p in model.parameters():
+            if p.requires_grad:
+                p.add_(torch.randn_like(p) * 0.05)
+    return model.train(), graft_torch.accelerate(copy.deepcopy(model)).train()
+
+
+def seeded_step(model, x, dy):
+    torch.manual_seed(3)
+    return step(model, x, dy)
+
+
+def equal_steps(models, x, dy, bound=1e-5):
+    (y, dx, grads), (y2, dx2, grads2) = (seeded_step(m, x, dy) for m in models)
+    assert y2.dtype == y.dtype and relative(y2, y) < bound and relative(dx2, dx) < bound
+    assert grads.keys() == grads2.keys()
+    for n in grads:
+        assert relative(grads2[n], grads[n]) < 10 * bound, n
+    return y2
+
+
+@pytest.mark.parametrize("name", ["lora", "rslora", "lora_bias", "lora_trained_bias", "lora_pattern", "dora", "adalora",
+                                  "vera"])
+def test_dropout_in_training_draws_the_numbers_of_peft(name, calls):
+    models = with_dropout(name)
+    inputs, dy = torch.randn(3, 5, 16), torch.randn(3, 5, 16)
+    y = equal_steps(models, inputs, dy)
+    assert calls.count == 2
+    assert all("PEFT" not in line for line in graft_torch.report(models[1]).values())
+    other_draw = models[1](inputs)
+    assert relative(other_draw.detach(), y) > 1e-3
+    for m in models:
+        m.eval()
+    assert same(*models) and same(models[1], models[1]) and relative(models[1](inputs).detach(), y) > 1e-3
+
+
+@pytest.mark.parametrize("name", ["lora", "dora", "vera"])
+def test_dropout_of_rate_0(name, calls):
+    models = with_dropout(name, 0.0)
+    equal_steps(models, torch.randn(5, 16), torch.randn(5, 16))
+    assert calls.count == 2
+
+
+@pytest.mark.parametrize("name", ["lora", "dora"])
+def test_dropout_in_front_of_adapters_of_a_wider_type(name, calls):
+    """As get_peft_model() makes them: the base in bf16, the adapters in float."""
+    torch.manual_seed(1)
+    models = with_dropout(name)
+    for m in models:
+        for layer in (m.base_model.model.first, m.base_model.model.second):
+            layer.base_layer.to(torch.bfloat16)
+    inputs = torch.randn(9, 16).bfloat16()
+    exact = copy.deepcopy(models[0]).float()
+    outs = []
+    for m, x in ((exact, inputs.float()), (models[0], inputs), (models[1], inputs)):
+        torch.manual_seed(3)
+        outs.append(m.base_model.model.first(x).detach())
+    assert outs[2].dtype == outs[1].dtype == torch.bfloat16
+    assert relative(outs[2], outs[0]) < 0.01 and relative(outs[1], outs[0]) < 0.01
+    assert calls.count == 1
+
+
+def test_dropout_of_several_active_adapters(calls):
+    models = with_dropout("lora")
+    for m in models:
+        torch.manual_seed(1)
+        config = copy.deepcopy(configs["lora"])
+        config.lora_dropout = 0.6
+        m.add_adapter("other", config)
+        torch.manual_seed(2)
+        m.add_adapter("whole", copy.deepcopy(configs["lora"]))
+        m.base_model.set_adapter(["default", "other", "whole"])
+        m.train()
+    equal_steps(models, torch.randn(5, 16), torch.randn(5, 16))
+    assert calls.count == 6
+
+
+def test_dropout_follows_written_parameters_and_scaling(calls):
+    models = with_dropout("lora")
+    inputs, dy = torch.randn(5, 16), torch.randn(5, 16)
+    for _ in range(3):
+        equal_steps(models, inputs, dy)
+        for m in models:
+            with torch.no_grad():
+                for n, p in m.named_parameters():
+                    if "lora" in n:
+                        p.mul_(1.1)
+            m.base_model.model.first.scale_layer(0.7)
+    assert calls.count == 6
+
+
+def test_dropout_with_gradient_checkpointing(calls):
+    from torch.utils.checkpoint import checkpoint
+
+    models = with_dropout("lora")
+    grads = []
+    for m, run in zip(models, (lambda m, v: m(v), lambda m, v: checkpoint(m, v, use_reentrant=False))):
+        torch.manual_seed(5)
+        v = x.clone().requires_grad_()
+        run(m, v).square().sum().backward()
+        grads.append([v.grad] + [p.grad for p in m.parameters() if p.grad is not None])
+    for a, b in zip(*grads):
+        assert relative(b, a) < 1e-4
+    assert calls.count == 4
+
+
+@pytest.mark.parametrize("name", ["lora", "dora"])
+def test_dropout_compiles_without_a_graph_break(name):
+    torch._dynamo.reset()
+    model, other = with_dropout(name)
+    compiled = torch.compile(other, fullgraph=True, backend="aot_eager")
+    torch.manual_seed(6)
+    a = model(x)
+    torch.manual_seed(6)
+    b = compiled(x)
+    assert relative(b.detach(), a.detach()) < 1e-5
+
+
+def test_a_dropout_of_another_kind_stays_with_peft(calls):
+    config = copy.deepcopy(configs["loha"])
+    config.module_dropout = 0.5
+    model = peft.get_peft_model(Net(), config).train()
     other = graft_torch.accelerate(copy.deepcopy(model))
     torch.manual_seed(3)
     a = model(x)
     torch.manual_seed(3)
     assert relative(other(x).detach(), a.detach()) < 1e-6 and calls.count == 0
-    assert "PEFT in training, for its dropout" in graft_torch.report(other)["first"]
+    assert "LOHA has a dropout of its own" in graft_torch.report(other)["first"]
     model.eval(), other.eval()
-    assert same(model, other) and calls.count == 1
+    assert same(model, other) and calls.count == 2
 
 
 def test_hooks(calls):
@@ -389,3 +651,23 @@ def test_reasons():
                                                         if hasattr(peft, "BdLoraConfig") else None))
     said = graft_torch.report(graft_torch.accelerate(sliced))["first"]
     assert said == "graft: lora" or "block-diagonal" in said or "variant" in said
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_quantized_weights_of_bitsandbytes_stay_with_peft(bits, calls):
+    bnb = pytest.importorskip("bitsandbytes")
+    net = Net()
+    made = (bnb.nn.Linear4bit(16, 32, quant_type="nf4") if bits == 4 else
+            bnb.nn.Linear8bitLt(16, 32, has_fp16_weights=False))
+    made.load_state_dict(net.first.state_dict())
+    net.first = made.to("cpu")
+    setattr(net, f"is_loaded_in_{bits}bit", True)
+    model = peft.get_peft_model(net, copy.deepcopy(configs["lora"])).eval()
+    names = ["default", "__base__", "default", "default"]
+    with torch.no_grad():
+        before, mixed_before = model(x), model(x, adapter_names=names)
+        graft_torch.accelerate(model)
+        assert relative(model(x), before) < 1e-5 and calls.count == 1
+        assert relative(model(x, adapter_names=names), mixed_before) < 1e-5 and calls.count == 2
+    said = graft_torch.report(model)
+    assert said["first"].startswith("PEFT: the base layer is bitsandbytes.") and said["second"] == "graft: lora"

@@ -49,6 +49,37 @@ def test_opcheck(dora, dtype):
                           test_utils=("test_schema", "test_faketensor", "test_autograd_registration"))
 
 
+def branch(dtype=torch.float64, **changes):
+    tensors, layer = lora(dtype)
+    text = {**json.loads(layer), "bias": False, "branch": {"out": 12, "in": 8}, **changes}
+    return tensors[2:], complete(text, tensors[2:])
+
+
+def test_a_branch_is_what_the_adapter_adds():
+    tensors, layer = branch()
+    x = torch.randn(5, 8, dtype=torch.float64, requires_grad=True)
+    torch.library.opcheck(ops.adapted_linear.default, (x, tensors, layer, 0, [], True))
+    assert torch.autograd.gradcheck(lambda x, *t: ops.adapted_linear(x, list(t), layer, 0, [], True)[0], (x, *tensors))
+    y, _ = ops.adapted_linear(x, tensors, layer, 0, [], True)
+    assert relative(y, 0.5 * x @ tensors[0].T @ tensors[1].T) < 1e-12
+    with pytest.raises(RuntimeError, match=r"expected \[tokens, 8\]"):
+        ops.adapted_linear(x[:, :3], tensors, layer, 0, [], False)
+
+
+@pytest.mark.parametrize("changes, sentence", [
+    ({"branch": {"out": 12}}, "no sizes 'out' and 'in'"),
+    ({"branch": {"out": 12, "in": 0}}, "no sizes 'out' and 'in'"),
+    ({"bias": True}, "what one adapter adds"),
+    ({"adapters": [{"method": "dora", "tensors": ["lora_A.weight", "lora_B.weight", "lora_magnitude_vector"],
+                    "scalars": {"scaling": 0.5}}]}, "reads the base weight"),
+    ({"adapters": [{"method": "ia3", "tensors": ["ia3_l"]}]}, "reads the base weight"),
+])
+def test_a_wrong_branch_is_an_exception(changes, sentence):
+    with pytest.raises(RuntimeError) as e:
+        branch(**changes)
+    assert sentence in str(e.value)
+
+
 # By definition the norms of DoRA and DeLoRA are constants of the gradient, and OSF projects its gradient; the other
 # formulas are differentiated as they stand.
 _detached = {"dora", "delora", "osf"}
