@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """accelerate(), restore() and report(): the forward of PEFT's layers becomes graft::adapted_linear.
 
-Modules, parameters and everything else that PEFT does stay as they are. A call goes to PEFT's own forward where adapters
-are merged or disabled, where rows have adapters of their own, and where the library has no formula for what is asked.
+Modules, parameters and everything else that PEFT does stay as they are. A call goes to PEFT's own forward where
+adapters are merged or disabled, where rows have adapters of their own, and where the library has no formula for what is
+asked.
 """
 
 import itertools
@@ -145,9 +146,9 @@ def _layers_of(model):
 def accelerate(model):
     """Replaces the forward of PEFT's layers by graft's kernels, where the library has their formula.
 
-    Returns the model. Call it after get_peft_model() or from_pretrained(), and before torch.compile. Call it again after
-    adapters were added to layers that had none, and after the memory of base weights was written through `.data`, which
-    PyTorch does not count. report(model) says what was replaced, and why not where it was not.
+    Returns the model. Call it after get_peft_model() or from_pretrained(), and before torch.compile. Call it again
+    after adapters were added to layers that had none, and after the memory of base weights was written through `.data`,
+    which PyTorch does not count. report(model) says what was replaced, and why not where it was not.
     """
     configs = _configs_of(model)
     for name, layer in _layers_of(model):
