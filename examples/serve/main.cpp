@@ -21,14 +21,15 @@ namespace hf = graft::io::hf;
 namespace serving = graft::serving;
 
 struct options {
-  std::string model, on = "cpu", name, chat_template;
+  std::string model, on = "cpu", served_model_name, chat_template;
   arguments::pairs adapters;
   std::vector<std::string> pinned;
   context_options context;
   mode_options mode;
   serve::server_options server;
-  int batch = 32, step_tokens = 512, cache = 0, resident = 16, waiting = 512, tokens = 256;
-  bool no_prefixes = false, no_check = false, no_batch_invariance = false;
+  int max_num_seqs = 32, max_num_batched_tokens = 512, kv_cache_tokens = 0, max_loaded_adapters = 16;
+  int max_waiting_seqs = 512, default_max_tokens = 256;
+  bool no_prefix_caching = false, lazy_adapters = false, no_batch_invariance = false;
 };
 
 // The sampling of requests that set none: what generation_config.json says where it draws, else OpenAI's defaults.
@@ -43,10 +44,10 @@ graft::result<serve::model_facts> facts_of(const options& o, const graft::model_
   serve::model_facts facts;
   const std::filesystem::path folder = std::filesystem::absolute(o.model).lexically_normal();
   const bool is_gguf = io::is_gguf_path(o.model);
-  facts.name = !o.name.empty() ? o.name
-               : is_gguf       ? folder.stem().string()
-                               : (folder.has_filename() ? folder : folder.parent_path()).filename().string();
-  facts.vocabulary = config.vocabulary, facts.context = context, facts.default_tokens = o.tokens;
+  facts.name = !o.served_model_name.empty() ? o.served_model_name
+               : is_gguf                    ? folder.stem().string()
+                         : (folder.has_filename() ? folder : folder.parent_path()).filename().string();
+  facts.vocabulary = config.vocabulary, facts.context = context, facts.default_tokens = o.default_max_tokens;
   const auto sampling = usual_sampling(o.model, config);
   if (!sampling) return sampling.failure();
   facts.sampling = *sampling;
@@ -85,10 +86,12 @@ template <class Engine> graft::status run(const options& o) {
   const auto steps = mode_named(o.mode, graft::step_mode::reduce_overhead, *model);
   if (!steps) return steps.failure();
   serving::serving_settings settings;
-  settings.batch.sequences = o.batch, settings.batch.tokens_per_step = std::max(o.step_tokens, o.batch);
-  settings.batch.slots = o.cache > 0 ? o.cache : 8LL * model->context();
-  settings.batch.reuse_prefixes = !o.no_prefixes, settings.batch_invariant = !o.no_batch_invariance;
-  settings.resident_adapters = o.resident, settings.max_waiting = o.waiting, settings.steps = *steps;
+  settings.batch.sequences = o.max_num_seqs;
+  settings.batch.tokens_per_step = std::max(o.max_num_batched_tokens, o.max_num_seqs);
+  settings.batch.slots = o.kv_cache_tokens > 0 ? o.kv_cache_tokens : 8LL * model->context();
+  settings.batch.reuse_prefixes = !o.no_prefix_caching, settings.batch_invariant = !o.no_batch_invariance;
+  settings.resident_adapters = o.max_loaded_adapters, settings.max_waiting = o.max_waiting_seqs;
+  settings.steps = *steps;
   serving::serving_base::token_bytes bytes;
   if (facts->words) bytes = [&facts](std::int64_t token) { return facts->words->bytes(token); };
   const auto load = [&model](const std::string& folder) -> graft::result<graft::adapter_set> {
@@ -102,15 +105,15 @@ template <class Engine> graft::status run(const options& o) {
   for (const auto& [name, folder] : o.adapters) {
     const bool pinned = std::find(o.pinned.begin(), o.pinned.end(), name) != o.pinned.end();
     if (name == facts->name)
-      return graft::fail("'", name.c_str(), "' is the name of the model; --name gives it another one");
+      return graft::fail("'", name.c_str(), "' is the name of the model; --served-model-name gives it another one");
     if (graft::status s = store.add(name, folder, pinned); !s) return s;
   }
   for (const std::string& name : o.pinned)
-    if (graft::status s = store.check({name}); !s) return graft::fail("--pin: ", s.message());
+    if (graft::status s = store.check({name}); !s) return graft::fail("--pinned-adapters: ", s.message());
   // Adapters are read once before the server is ready, so that one which cannot be is found out now.
   const auto started = [&]() -> graft::status {
     for (const auto& [name, folder] : o.adapters) {
-      if (o.no_check) break;
+      if (o.lazy_adapters) break;
       const auto begin = std::chrono::steady_clock::now();
       if (graft::status s = store.load(name, "", std::chrono::hours(24)); !s)
         return graft::fail("adapter '", name.c_str(), "': ", s.message());
@@ -118,7 +121,7 @@ template <class Engine> graft::status run(const options& o) {
                   std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
       std::fflush(stdout);
     }
-    std::printf("serve: ready, %d sequences of up to %d tokens and %lld tokens in the KV cache\n", o.batch,
+    std::printf("serve: ready, %d sequences of up to %d tokens and %lld tokens in the KV cache\n", o.max_num_seqs,
                 model->context(), settings.batch.slots);
     std::fflush(stdout);
     return graft::ok;
@@ -136,29 +139,33 @@ int main(int argc, char** argv) {
   in.option("--host ADDRESS", o.server.host, "where to listen; 0.0.0.0 for every network of this machine");
   in.option("--port N", o.server.port, "0 takes any that is free", 0);
   in.option("--api-key KEY", o.server.key, "clients have to send it; the variable GRAFT_API_KEY is taken otherwise");
-  in.option("--name NAME", o.name, "what requests call the model; not given: the name of its folder");
+  in.option("--served-model-name NAME", o.served_model_name,
+            "what requests call the model; not given: the name of its folder");
   in.option("--chat-template FILE", o.chat_template, "another one than the model's own");
   in.option("--adapter-folder FOLDER", o.server.adapter_folder,
             "adapters below it may be loaded and unloaded while the server runs; not given: none");
-  in.option("--adapters N", o.resident, "adapters in memory at a time; others are read when a request names them", 1);
-  in.option("--pin NAME,...", pinned, "adapters that stay in memory");
-  in.flag("--lazy", o.no_check, "reads adapters when they are asked for, not at the start");
-  in.option("--batch N", o.batch, "sequences that run at a time", 1);
-  in.option("--step-tokens N", o.step_tokens,
+  in.option("--max-loaded-adapters N", o.max_loaded_adapters,
+            "adapters in memory at a time; others are read when a request names them", 1);
+  in.option("--pinned-adapters NAME,...", pinned, "adapters that stay in memory");
+  in.flag("--lazy-adapters", o.lazy_adapters, "reads adapters when they are asked for, not at the start");
+  in.option("--max-num-seqs N", o.max_num_seqs, "sequences that run at a time", 1);
+  in.option("--max-num-batched-tokens N", o.max_num_batched_tokens,
             "tokens of a step: of answers, and of prompts, which go through in chunks", 1);
-  in.option("--cache N", o.cache, "tokens in the KV cache, prompts and answers together; 0: eight times the context",
-            0);
-  in.option("--waiting N", o.waiting, "sequences that wait; further requests are refused with 429", 1);
-  in.option("--tokens N", o.tokens, "new tokens of requests that set no max_tokens", 1);
-  in.flag("--no-prefix-reuse", o.no_prefixes, "computes every prompt from its begin");
+  in.option("--kv-cache-tokens N", o.kv_cache_tokens,
+            "tokens in the KV cache, prompts and answers together; 0: eight times the context", 0);
+  in.option("--max-waiting-seqs N", o.max_waiting_seqs, "sequences that wait; further requests are refused with 429",
+            1);
+  in.option("--default-max-tokens N", o.default_max_tokens, "new tokens of requests that set no max_tokens", 1);
+  in.flag("--no-prefix-caching", o.no_prefix_caching, "computes every prompt from its beginning");
   in.flag("--no-batch-invariance", o.no_batch_invariance,
           "computes prompts faster on the CPU; logits may then differ in their last bits with the rest of the batch");
-  in.option("--connections N", o.server.connections, "connections that are answered at a time", 1);
-  in.option("--body-megabytes N", o.server.body_megabytes, "of a request, at most", 1);
-  in.option("--request-seconds N", o.server.request_seconds, "from a request to the end of its answer, at most", 1);
-  in.option("--read-seconds N", o.server.read_seconds, "that a client may pause while it sends", 1);
-  in.option("--write-seconds N", o.server.write_seconds, "that a client may pause while it reads", 1);
-  in.option("--grace-seconds N", o.server.grace_seconds, "to finish accepted requests after SIGTERM", 0);
+  in.option("--max-connections N", o.server.max_connections, "connections that are answered at a time", 1);
+  in.option("--max-body-megabytes N", o.server.max_body_megabytes, "megabytes of a request, at most", 1);
+  in.option("--request-timeout N", o.server.request_timeout, "seconds from a request to the end of its answer, at most",
+            1);
+  in.option("--read-timeout N", o.server.read_timeout, "seconds that a client may pause while it sends", 1);
+  in.option("--write-timeout N", o.server.write_timeout, "seconds that a client may pause while it reads", 1);
+  in.option("--shutdown-timeout N", o.server.shutdown_timeout, "seconds to finish accepted requests after SIGTERM", 0);
   in.flag("--quiet", o.server.quiet, "no line on stderr for every request");
   o.context.declare(in);
   declare_engine(in, o.on);

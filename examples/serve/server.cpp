@@ -323,7 +323,7 @@ class routes {
     if (!added && !(in_place != nullptr && in_place->is_boolean() && in_place->flag))
       return refuse(a, {400, std::string(added.message()) + "; load_inplace replaces one that is there",
                         "invalid_request_error", "lora_name"});
-    const auto patience = std::chrono::seconds(options_.request_seconds);
+    const auto patience = std::chrono::seconds(options_.request_timeout);
     if (const graft::status done = engine_.adapters().load(name, *folder, patience); !done) {
       if (added) static_cast<void>(engine_.adapters().remove(name));
       return refuse(a, {400, done.message(), "invalid_request_error", "lora_path"});
@@ -365,7 +365,7 @@ class routes {
     auto parsed_body = parse_completion(q.body, chat, facts_);
     if (parsed_body.problem) return refuse(a, *parsed_body.problem);
     auto to = std::make_shared<response>();
-    const auto deadline = clock::now() + std::chrono::seconds(options_.request_seconds);
+    const auto deadline = clock::now() + std::chrono::seconds(options_.request_timeout);
     int first_choice = 0;
     for (request& r : parsed_body.value.prompts) {
       r.deadline = deadline;
@@ -496,9 +496,9 @@ graft::status serve(serving_base& engine, const std::function<void()>& run_engin
 
   routes all(engine, facts, options);
   http_server http;
-  http.new_task_queue = [&] { return new connection_threads(options.connections); };
-  http.set_payload_max_length(static_cast<std::size_t>(options.body_megabytes) << 20U);
-  http.set_read_timeout(options.read_seconds, 0).set_write_timeout(options.write_seconds, 0);
+  http.new_task_queue = [&] { return new connection_threads(options.max_connections); };
+  http.set_payload_max_length(static_cast<std::size_t>(options.max_body_megabytes) << 20U);
+  http.set_read_timeout(options.read_timeout, 0).set_write_timeout(options.write_timeout, 0);
   http.set_keep_alive_max_count(1000).set_keep_alive_timeout(5);
   http.set_tcp_nodelay(true);
   all.declare(http);
@@ -519,10 +519,10 @@ graft::status serve(serving_base& engine, const std::function<void()>& run_engin
   std::thread listens([&] { http.listen_after_bind(); });
   std::thread ends([&] {
     if (signals::wait(-1) != 's') return;
-    std::fprintf(stderr, "serve: ending; requests that were accepted have %d seconds\n", options.grace_seconds);
+    std::fprintf(stderr, "serve: ending; requests that were accepted have %d seconds\n", options.shutdown_timeout);
     all.ending = true;
     engine.drain();
-    const auto patience = clock::now() + std::chrono::seconds(options.grace_seconds);
+    const auto patience = clock::now() + std::chrono::seconds(options.shutdown_timeout);
     const auto over = [&] {
       const std::lock_guard guard(mutex);
       return engine_ended && all.active == 0;
@@ -531,7 +531,7 @@ graft::status serve(serving_base& engine, const std::function<void()>& run_engin
     while (!over() && clock::now() < patience && signals::wait(20) != 's') continue;
     engine.stop();
     // Sends the text that was generated, as far as clients read it.
-    const auto sent = clock::now() + std::chrono::seconds(options.write_seconds);
+    const auto sent = clock::now() + std::chrono::seconds(options.write_timeout);
     while (!over() && clock::now() < sent) std::this_thread::sleep_for(std::chrono::milliseconds(5));
     http.stop();
   });

@@ -116,7 +116,8 @@ def events(data):
 def answers(model):
     """Answers of a full batch are those of the program generate, which runs one sequence with one adapter."""
     named = [f"{m}={llama}/{m}/adapter_init" for m in methods]
-    with Server(f"{llama}/base", "--adapters", "3", "--batch", "6", "--step-tokens", "16", *named) as s:
+    with Server(f"{llama}/base", "--max-loaded-adapters", "3", "--max-num-seqs", "6",
+                "--max-num-batched-tokens", "16", *named) as s:
         prompts = [[3 + (31 * k + 7 * i) % 240 for i in range(1 + 5 * k % 40)] for k in range(4)]
         expected = {}
         for m in methods + [None]:
@@ -334,7 +335,8 @@ def faults(s):
 
 
 def limits(model):
-    with Server(model, "--api-key", "secret", "--batch", "1", "--waiting", "1", "--cache", "256", "--quiet") as s:
+    with Server(model, "--api-key", "secret", "--max-num-seqs", "1", "--max-waiting-seqs", "1",
+                "--kv-cache-tokens", "256", "--quiet") as s:
         key = {"Authorization": "Bearer secret"}
         equal(200, s.call("/health")[0], "health without a key")
         for wrong in ({}, {"Authorization": "Bearer secre"}, {"Authorization": "Bearer secret2"}, {"Authorization": "secret"}):
@@ -366,7 +368,7 @@ def limits(model):
 def the_end(model):
     sql = f"sql={llama}/multi/a"
     for by in (signal.SIGTERM, signal.SIGINT, signal.SIGKILL):
-        with Server(model, sql, "--waiting", "1000") as s:
+        with Server(model, sql, "--max-waiting-seqs", "1000") as s:
             def ask(k):
                 try:
                     status, answer = s.call("/v1/completions", {"model": "sql", "prompt": "Hello", "seed": k, "max_tokens": 200})
@@ -394,8 +396,8 @@ def the_end(model):
 
 def more_limits(model):
     broken = f"broken={work}/adapters/broken"
-    with Server(model, broken, f"sql={llama}/multi/a", "--lazy", "--batch", "1", "--request-seconds", "3", "--connections", "6",
-                "--waiting", "100000") as s:
+    with Server(model, broken, f"sql={llama}/multi/a", "--lazy-adapters", "--max-num-seqs", "1",
+                "--request-timeout", "3", "--max-connections", "6", "--max-waiting-seqs", "100000") as s:
         status, answer = s.call("/v1/completions", {"model": "broken", "prompt": "x"})
         equal(500, status, "the status where an adapter cannot be read")
         has("adapter_config.json", answer["error"]["message"], "its reason")
@@ -427,7 +429,7 @@ def more_limits(model):
         if s.figure('sequences_finished_total{reason="cancelled"}') == before:
             raise AssertionError("a client that is gone did not end its sequences")
         connection.close()
-    with Server(model, "--grace-seconds", "1000", "--batch", "1", "--waiting", "100000") as s:
+    with Server(model, "--shutdown-timeout", "1000", "--max-num-seqs", "1", "--max-waiting-seqs", "100000") as s:
         connection = s.open(post("/v1/completions", {**endless, "n": 20000, "stream": True}))
         connection.recv(10)
         s.process.send_signal(signal.SIGTERM)
@@ -490,8 +492,9 @@ with tempfile.TemporaryDirectory(dir=folder) as work:
     os.mkdir(f"{folders}/broken")
     os.symlink(os.path.abspath(f"{llama}/multi"), f"{folders}/link")
     answers(model)
-    with Server(model, f"sql={llama}/multi/a", f"chat={llama}/multi/c", "--adapter-folder", folders, "--body-megabytes", "2",
-                "--read-seconds", "2", "--write-seconds", "2", "--waiting", "1000") as server:
+    with Server(model, f"sql={llama}/multi/a", f"chat={llama}/multi/c", "--adapter-folder", folders,
+                "--max-body-megabytes", "2", "--read-timeout", "2", "--write-timeout", "2",
+                "--max-waiting-seqs", "1000") as server:
         for part in (completions, errors, adapters, openai_client, faults):
             part(server)
             print(part.__name__, "done", flush=True)
