@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Converts the output of bench_gpu_linear and bench_gpu_backward to the form of bench/results: a line per candidate with its
-ratio to the bare layer: forward or backward to the bare GEMM, both passes to the bare pair.
+"""Converts the output of bench_gpu_linear and bench_gpu_backward to the form of bench/results: a line per candidate
+with its ratio to the bare layer: forward or backward to the bare GEMM, both passes to the bare pair.
 
     python3 bench/collect.py linear.json --gpu 'NVIDIA H200' --driver 580.159.04 --toolkit 'CUDA 13.0' \
         --command 'bench_gpu_linear --benchmark_out=FILE' \

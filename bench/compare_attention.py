@@ -5,9 +5,9 @@
     python3 bench/compare_attention.py BUILD/bench/libgraft_attention.so [--json FILE] [--only forward backward decode]
 
 Needs torch with CUDA. Causal, 32 query heads over 8 KV heads of 128, bf16. Calls are captured in a CUDA
-graph; candidates take turns with a pause of 30 ms and an untimed replay before each sample, and the median counts. Errors
-are relative to float. Decode rotates through more KV caches than the L2 cache holds; its floor is the bytes of the
-attention ranges at 4.3 TB/s.
+graph; candidates take turns with a pause of 30 ms and an untimed replay before each sample, and the median counts.
+Errors are relative to float. Decode rotates through more KV caches than the L2 cache holds; its floor is the bytes of
+the attention ranges at 4.3 TB/s.
 """
 import argparse
 import ctypes

@@ -4,12 +4,12 @@
 
     python3 bench/compare_bitsandbytes.py BUILD/bench/libgraft_nf4.so [--json FILE]
 
-Needs torch with CUDA and bitsandbytes, whose weights (blocks of 64, scales in float) both read in place. Candidates: the
-kernel that bitsandbytes' matmul_4bit chooses; its kernel that dequantizes in registers; its older kernel for one token; its
-dequantization and then torch's GEMM; torch's GEMM with the dequantized weight. Calls rotate through more weights than the L2
-cache holds and are captured in a CUDA graph; candidates take turns with a pause and an untimed replay before each sample, and
-the median counts. Errors are relative to the GEMM with the dequantized weight in float. The floor is the bytes of the
-quantized weight and its scales at 4.3 TB/s.
+Needs torch with CUDA and bitsandbytes, whose weights (blocks of 64, scales in float) both read in place. Candidates:
+the kernel that bitsandbytes' matmul_4bit chooses; its kernel that dequantizes in registers; its older kernel for one
+token; its dequantization and then torch's GEMM; torch's GEMM with the dequantized weight. Calls rotate through more
+weights than the L2 cache holds and are captured in a CUDA graph; candidates take turns with a pause and an untimed
+replay before each sample, and the median counts. Errors are relative to the GEMM with the dequantized weight in float.
+The floor is the bytes of the quantized weight and its scales at 4.3 TB/s.
 """
 import argparse
 import ctypes

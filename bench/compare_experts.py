@@ -4,10 +4,10 @@
 
     python3 bench/compare_experts.py --bench build/bench/bench_experts --out bench/results/cpu-experts.json
 
-The golden models, and a model in the shape of a small Qwen3-MoE (hidden size 512, 32 experts of which a token takes 4, four
-layers), bare and with LoRA on all experts and on attention: forward passes over 1, 16 and 512 tokens, in sequences of at most
-32. The two candidates take turns in rounds of a few passes, and the fastest pass of each counts. With --busy this is processor
-time of one thread, for machines with other work. Needs torch, transformers and peft.
+The golden models, and a model in the shape of a small Qwen3-MoE (hidden size 512, 32 experts of which a token takes 4,
+four layers), bare and with LoRA on all experts and on attention: forward passes over 1, 16 and 512 tokens, in sequences
+of at most 32. The two candidates take turns in rounds of a few passes, and the fastest pass of each counts. With --busy
+this is processor time of one thread, for machines with other work. Needs torch, transformers and peft.
 """
 import argparse
 import json

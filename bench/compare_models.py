@@ -4,12 +4,12 @@
 
     python3 bench/compare_models.py --bench build/bench/bench_models --threads 2 --out bench/results/cpu-models.json
 
-Makes random Llamas (tiny, and 134 million parameters) in float32 and bfloat16 with LoRA on all projections, DoRA and OFT,
-and measures for each: loading, greedy tokens per second with 1 and 8 sequences, a training step (forward, backward,
-AdamW), and the largest memory of the process. Each candidate is a process; they take turns, and every row is written as
-soon as it is measured, also a failure of PEFT. Needs torch, transformers and peft, which are imported once: PyTorch's
-processes are forked from one that has computed nothing, because importing takes longer than a row. --busy compares the CPU
-time of one thread, for machines with other work.
+Makes random Llamas (tiny, and 134 million parameters) in float32 and bfloat16 with LoRA on all projections, DoRA and
+OFT, and measures for each: loading, greedy tokens per second with 1 and 8 sequences, a training step (forward,
+backward, AdamW), and the largest memory of the process. Each candidate is a process; they take turns, and every row is
+written as soon as it is measured, also a failure of PEFT. Needs torch, transformers and peft, which are imported once:
+PyTorch's processes are forked from one that has computed nothing, because importing takes longer than a row. --busy
+compares the CPU time of one thread, for machines with other work.
 """
 import argparse
 import json

@@ -2,14 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """PEFT and this library on the same GPU, in one process, on the same tensors.
 
-    python3 bench/compare_peft.py BUILD/bench/libgraft_capi.so [--tokens 16 4096] [--adapters lora dora ...] [--json FILE]
-    python3 bench/compare_peft.py --backward BUILD/bench/libgraft_capi.so [...]      training: see compare_peft_backward.py
-    python3 bench/compare_peft.py --cpu BUILD/bench/libgraft_capi_cpu.so [...]       on the CPU: see compare_peft_cpu.py
+    python3 bench/compare_peft.py BUILD/bench/libgraft_capi.so [--tokens 16 4096] [--adapters lora ...] [--json FILE]
+    python3 bench/compare_peft.py --backward BUILD/bench/libgraft_capi.so [...]    training: compare_peft_backward.py
+    python3 bench/compare_peft.py --cpu BUILD/bench/libgraft_capi_cpu.so [...]     on the CPU: compare_peft_cpu.py
 
-Needs torch with CUDA and peft. Four adapted 4096 x 4096 layers in bf16 with the same input make one sample, so that their
-weights (134 MB) do not stay in the L2 cache; times are GPU time per layer. Everything that can be captured is replayed as a
-CUDA graph; torch.compile's reduce-overhead and max-autotune have their own graphs and are timed as they are called. All
-candidates take turns, with a pause before each sample; the median counts.
+Needs torch with CUDA and peft. Four adapted 4096 x 4096 layers in bf16 with the same input make one sample, so that
+their weights (134 MB) do not stay in the L2 cache; times are GPU time per layer. Everything that can be captured is
+replayed as a CUDA graph; torch.compile's reduce-overhead and max-autotune have their own graphs and are timed as they
+are called. All candidates take turns, with a pause before each sample; the median counts.
 """
 import argparse
 import ctypes
@@ -49,7 +49,7 @@ def adapted(name, float_adapters=False):
 
 
 class Ours:
-    """The layers of a PEFT model through the library: PEFT's weights in place, and adapters from the folder that PEFT saves."""
+    """The layers of a PEFT model through the library: PEFT's weights in place, adapters from the folder it saves."""
 
     def __init__(self, lib, model, layers=LAYERS):
         self.lib, self.layers = lib, []

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training compared with PEFT: forward, the gradient of x and those of the adapter, for the layers of compare_peft.py, which
-runs this with --backward. The candidates are the bare pair (y = x W^T and dx = dy W), PEFT eager and PEFT compiled;
-everything that can be captured is replayed as a CUDA graph. With the time it prints the peak memory of one layer, without its
-weights and its adapter: y, dx, gradients, and saved tensors.
+"""Training compared with PEFT: forward, the gradient of x and those of the adapter, for the layers of compare_peft.py,
+which runs this with --backward. The candidates are the bare pair (y = x W^T and dx = dy W), PEFT eager and PEFT
+compiled; everything that can be captured is replayed as a CUDA graph. With the time it prints the peak memory of one
+layer, without its weights and its adapter: y, dx, gradients, and saved tensors.
 """
 import ctypes
 import json

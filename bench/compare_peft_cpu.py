@@ -2,9 +2,9 @@
 """The CPU part of bench/compare_peft.py: PEFT and this library on the same CPU, in one process, on the same tensors.
 
 One adapted 1024 x 1024 layer in float. A training step is forward and backward with the gradients of x and of all
-parameters of the adapter; before each step ours gets parameters_changed(), as an optimizer would call it. Two candidates
-alternate, for few tokens in passes over eight layers; the median of the ratios of adjacent passes counts. On a machine with
-other work --busy measures the CPU time of one thread instead of wall time.
+parameters of the adapter; before each step ours gets parameters_changed(), as an optimizer would call it. Two
+candidates alternate, for few tokens in passes over eight layers; the median of the ratios of adjacent passes counts. On
+a machine with other work --busy measures the CPU time of one thread instead of wall time.
 """
 import copy
 import ctypes
@@ -90,9 +90,9 @@ def cpu_seconds():
 
 
 def neighbours(first, second, clock, seconds):
-    """The time of a pass of `second` relative to `first`: the median of its ratios to the two adjacent passes of `first`, and
-    the median milliseconds of both. Samples during which others used an eighth of a CPU do not count, unless there are no
-    other ones."""
+    """The time of a pass of `second` relative to `first`: the median of its ratios to the two adjacent passes of
+    `first`, and the median milliseconds of both. Samples during which others used an eighth of a CPU do not count,
+    unless there are no other ones."""
     def timed(call):
         begin = clock()
         for one in call:
@@ -118,7 +118,7 @@ def neighbours(first, second, clock, seconds):
 
 
 def compare(lib, name, tokens, clock, seconds, forward_only):
-    # As in a model, calls with other weights come between two calls with one weight, more than the L1 and L2 caches hold.
+    # As in a model, calls with other weights come between two calls with one weight, more than L1 and L2 caches hold.
     count = LAYERS if tokens < 64 else 1
     models = [adapted(name)]
     models += [copy.deepcopy(models[0]) for _ in range(count - 1)]

@@ -4,10 +4,10 @@
 
     python3 bench/compare_start.py BENCH_GPU_START [--json FILE] [--rounds N] [--skip-peft]
 
-A Llama-3-8B-shaped model of four layers with random bf16 weights and LoRA of rank 16 on all seven projections is written to
-a folder and read back, so that its files are in the system's cache for both. The parent measures the time of a process from
-its start to the line that it prints after its first token. PEFT's time includes the imports of Python, which are also
-listed separately; under torch.compile its caches are empty.
+A Llama-3-8B-shaped model of four layers with random bf16 weights and LoRA of rank 16 on all seven projections is
+written to a folder and read back, so that its files are in the system's cache for both. The parent measures the time of
+a process from its start to the line that it prints after its first token. PEFT's time includes the imports of Python,
+which are also listed separately; under torch.compile its caches are empty.
 """
 import argparse
 import json

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""graft_torch beside PEFT on the CPU, in one process, on the same tensors: one adapted layer, forward and training step.
+"""graft_torch beside PEFT on the CPU, in one process, on the same tensors: an adapted layer, forward and training.
 
     pip install ./python peft && python bench/compare_torch.py [--size 1024] [--tokens 1 16 512] [--busy] [METHOD...]
 
-Two models alternate. The least time of each counts, and below 1 graft takes less. A training step is forward and backward
-with the gradients of x and of all parameters of the adapter. `by base` is the accelerated layer by PEFT's base layer alone.
-On a machine with other work --busy measures the CPU time of one thread instead of wall time.
+Two models alternate. The least time of each counts, and below 1 graft takes less. A training step is forward and
+backward with the gradients of x and of all parameters of the adapter. `by base` is the accelerated layer by PEFT's base
+layer alone. On a machine with other work --busy measures the CPU time of one thread instead of wall time.
 """
 import argparse
 import copy

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Forward passes of a model on the CPU, for bench/compare_experts.py, which times them in turns with those of PyTorch. A
-// line "sequences length passes" on stdin is answered by a line with the wall seconds and the CPU seconds of the fastest
-// pass, and a line "logits length" by the logits of one sequence.
+// Forward passes of a model on the CPU, for bench/compare_experts.py, which times them in turns with those of PyTorch.
+// A line "sequences length passes" on stdin is answered by a line with the wall seconds and the CPU seconds of the
+// fastest pass, and a line "logits length" by the logits of one sequence.
 //     bench_experts MODEL [ADAPTER]
 #include <graft/models.h>
 

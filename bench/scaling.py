@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A model of training on more devices: python3 bench/scaling.py (needs matplotlib). Reads the times measured on one device
-(bench/results/gpu-training.json), counts the bytes of a step, and computes the times for given links. Writes the tables of
-docs/parallel.md between their markers, and docs/img/scaling.svg."""
+"""A model of training on more devices: python3 bench/scaling.py (needs matplotlib). Reads the times measured on one
+device (bench/results/gpu-training.json), counts the bytes of a step, and computes the times for given links. Writes the
+tables of docs/parallel.md between their markers, and docs/img/scaling.svg."""
 import json
 import pathlib
 import re

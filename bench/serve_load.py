@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # Load on a running server (examples/serve): many clients at the same time, each request with an adapter of its own.
 #     python3 bench/serve_load.py http://127.0.0.1:8000 --clients 200 --requests 10000
-# A set of requests is answered alone first; every answer under load is compared with that one. Prints tokens per second,
-# the times to the first token and between tokens, and the memory of the server. The exit code is 1 if a request failed
-# or an answer differs; on a GPU a drawn answer may, where rounding decides between two tokens. With --seconds it runs for
-# a time instead, for a soak.
+# A set of requests is answered alone first; every answer under load is compared with that one. Prints tokens per
+# second, the times to the first token and between tokens, and the memory of the server. The exit code is 1 if a request
+# failed or an answer differs; on a GPU a drawn answer may, where rounding decides between two tokens. With --seconds it
+# runs for a time instead, for a soak.
 import argparse
 import http.client
 import json

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes an adapter in the other format: a PEFT folder as a GGUF file, which llama.cpp loads with --lora, or a GGUF file
-// as a PEFT folder. GGUF holds LoRA alone; other adapters leave merged (merge_model).
+// Writes an adapter in the other format: a PEFT folder as a GGUF file, which llama.cpp loads with --lora, or a GGUF
+// file as a PEFT folder. GGUF holds LoRA alone; other adapters leave merged (merge_model).
 //     convert_adapter MODEL ADAPTER OUT.gguf
 //     convert_adapter MODEL ADAPTER.gguf OUT
 // run: convert_adapter test/golden/models/llama/base test/golden/models/llama/lora/adapter_init build/adapter.gguf

@@ -8,8 +8,8 @@
 // MODEL is a Hugging Face folder or a GGUF file. A model with quantized weights is trained like any other (QLoRA), and
 // its weights stay quantized. DATA ending in .ids holds token ids, in .jsonl a conversation {"messages": […]} on each
 // line, which the model's chat template writes; anything else is text. Text needs the model's tokenizer. Everything is
-// saved every --save-every steps, at the end, and when SIGINT (control-C) or SIGTERM ends the run. finetune --help lists
-// all options.
+// saved every --save-every steps, at the end, and when SIGINT (control-C) or SIGTERM ends the run. finetune --help
+// lists all options.
 // run: finetune test/golden/models/llama/base examples/tokens.ids build/finetuned --overwrite --steps 12 --length 24
 #include <graft/io/hf/checkpoint.h>
 #include <graft/io/hf/new_adapter.h>

@@ -28,7 +28,8 @@ static_assert(graft::compile<clipped, graft::fullgraph>::kernels == 1);
 //   examples/fullgraph_error.cpp:21:56:   required from here
 //   include/graft/plan/diagnostic.h: error: static assertion failed: graft: fullgraph, but a host function cannot
 //     become part of a kernel: write it with the operations of the language, or drop fullgraph and run the layer in
-//     eager mode (host_function_breaks_the_graph lists layer, adapter, expression, line of the formula, number of breaks)
+//     eager mode (host_function_breaks_the_graph lists layer, adapter, expression, line of the formula, number of
+//     breaks)
 //
 // The name of the struct is the mistake. The template arguments say where it is: the layer, its adapter, the expression
 // with the shapes of its operands, the line of the formula (16), the number of breaks (1). "required from here" is

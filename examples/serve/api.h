@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // OpenAI's API as values: request bodies to requests of the serving engine, and its events to response bodies. Fields
-// that the server does not have are refused by name, because ignoring them would give another answer than was asked for.
+// that the server does not have are refused by name, because ignoring them would give an answer to another question.
 #pragma once
 #include <graft/io/chat_template/chat_template.h>
 #include <graft/io/tokenizer/text_stream.h>

@@ -250,9 +250,9 @@ def _layers_of(model):
 def accelerate(model):
     """Replaces the forward of PEFT's layers by graft's kernels, where the library has their formula.
 
-    Returns the model. Call it after get_peft_model() or from_pretrained(), and before torch.compile. Call it again after
-    adapters were added to layers that had none, and after the memory of base weights was written through `.data`, which
-    PyTorch does not count. report(model) says what was replaced, and why not where it was not.
+    Returns the model. Call it after get_peft_model() or from_pretrained(), and before torch.compile. Call it again
+    after adapters were added to layers that had none, and after the memory of base weights was written through `.data`,
+    which PyTorch does not count. report(model) says what was replaced, and why not where it was not.
     """
     configs = _configs_of(model)
     for name, layer in _layers_of(model):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What one of PEFT's layers computes: the library's description of it, and where its tensors are.
 
-The library reads the adapter's configuration, as it reads adapter_config.json, and answers with the formula, its numbers,
-and the names of its tensors. Here each name becomes a reference to a tensor of the PyTorch module.
+The library reads the adapter's configuration, as it reads adapter_config.json, and answers with the formula, its
+numbers, and the names of its tensors. Here each name becomes a reference to a tensor of the PyTorch module.
 """
 
 import enum

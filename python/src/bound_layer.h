@@ -5,9 +5,9 @@
 // variant of a training step they run follows from the sizes alone.
 //
 // Values that follow from tensors of the layer alone (DoRA's norm, rotations) are kept between calls. They are computed
-// again when parameters of the adapter hold other numbers than in the last call, or when the version of another tensor has
-// changed, which PyTorch counts with its writes; without versions, in every call. A formula that keeps no value of its
-// parameters, as IA3, reads them in place in every call, and they are not compared.
+// again when parameters of the adapter hold other numbers than in the last call, or when the version of another tensor
+// has changed, which PyTorch counts with its writes; without versions, in every call. A formula that keeps no value of
+// its parameters, as IA3, reads them in place in every call, and they are not compared.
 #pragma once
 #include <graft/plan/kernel_count.h>
 #include <graft/run/pass.h>

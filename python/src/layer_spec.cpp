@@ -53,8 +53,8 @@ result<layer_graphs> graphs_of_adapter(const io::json& adapter, bool bias) {
   return built_in_methods().graphs("linear", m, bias);
 }
 
-// Several adapters are one formula: each works on the weight that the ones before it made. The tensors of the second and
-// later ones have a path, "1.lora_A.weight".
+// Several adapters are one formula: each works on the weight that the ones before it made. The tensors of the second
+// and later ones have a path, "1.lora_A.weight".
 result<layer_graphs> graphs_of_all(const std::vector<io::json>& adapters, bool bias) {
   result<layer_graphs> first = graphs_of_adapter(adapters[0], bias);
   if (!first || adapters.size() == 1) return first;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // layer_spec: what an adapted linear layer computes, without its tensors. The operators receive it as JSON text, which
 // layers of one configuration share:
-//     {"bias": true, "adapters": [{"method": "lora", "trains_bias": false, "tensors": ["lora_A.weight", "lora_B.weight"],
-//                                  "scalars": {"scaling": 2.0}, "sizes": {"r": 8}}]}
+//     {"bias": true, "adapters": [{"method": "lora", "trains_bias": false, "scalars": {"scaling": 2.0},
+//                                  "sizes": {"r": 8}, "tensors": ["lora_A.weight", "lora_B.weight"]}]}
 // The tensors of an operator call are the weight, the bias where there is one, and those of the adapters in this order.
 // With "branch": {"out": 32, "in": 16} the layer is what its one adapter adds to a base layer, y = x (W' - W)ᵀ + b' - b,
 // and the call brings neither weight nor bias. Another function computes the base layer: on an input without the
@@ -21,8 +21,8 @@ namespace graft::pytorch {
 
 struct layer_spec {
   layer_graphs graphs;
-  // The variants of a training step (graft/run/training_variants.h): forward with the values that backward reads, and the
-  // backward pass that reads them. They compute the same gradients.
+  // The variants of a training step (graft/run/training_variants.h): forward with the values that backward reads, and
+  // the backward pass that reads them. They compute the same gradients.
   std::vector<saved_pair> training;
   std::vector<std::string> names;  // of the tensors, in the order of a call
   std::vector<bool> trained;       // by tensor: a parameter of the adapter
@@ -36,8 +36,8 @@ struct layer_spec {
 result<std::shared_ptr<const layer_spec>> layer_spec_of(const std::string& text);
 
 // Describes a layer of PEFT to the caller, who then finds its tensors: the formula that the configuration selects, its
-// numbers, and the name, role and layout of every tensor, as JSON. `tensors` is a JSON object of the layer's tensors and
-// their shapes, because some methods choose their formula by them.
+// numbers, and the name, role and layout of every tensor, as JSON. `tensors` is a JSON object of the layer's tensors
+// and their shapes, because some methods choose their formula by them.
 result<std::string> describe_layer(const std::string& config, const std::string& module, long long out, long long in,
                                    bool bias, const std::string& tensors);
 

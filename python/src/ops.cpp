@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The operators of PyTorch, by torch's stable ABI. Tensors of a call are read where they lie, and outputs are allocated by
-// torch. An error of the library becomes a Python exception with the library's sentence.
+// The operators of PyTorch, by torch's stable ABI. Tensors of a call are read where they lie, and outputs are allocated
+// by torch. An error of the library becomes a Python exception with the library's sentence.
 //     adapted_linear            y, and what backward reads
 //     adapted_linear_backward   dx and the requested gradients
 //     saved_width               elements per row of x that backward reads
@@ -93,8 +93,8 @@ std::vector<std::int64_t> sizes_of(const Tensor& t) {
   return s;
 }
 
-// The layers that have been called, by the number that Python gave them and by their descriptions. Number 0 is that of a
-// call for which nothing is kept.
+// The layers that have been called, by the number that Python gave them and by their descriptions. Number 0 is that of
+// a call for which nothing is kept.
 template <class Real> class bound_layers {
  public:
   using layer = bound_layer<cpu::engine<Real>>;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The BLAS of graft's CPU backend in this package: sgemm_ and dgemm_, with Fortran's interface, as torch's own products. So
-// large products take the time that they take in torch, on its threads, and no second BLAS is loaded beside torch's.
+// The BLAS of graft's CPU backend in this package: sgemm_ and dgemm_, with Fortran's interface, as torch's own
+// products. So large products take the time that they take in torch, on its threads, and there is no second BLAS.
 #include <torch/csrc/inductor/aoti_torch/generated/c_shim_cpu.h>
 #include <torch/csrc/stable/tensor.h>
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole models: transformers' Trainer, generation, torch.compile, and two processes of a sharded or replicated model."""
+"""Whole models: transformers' Trainer, generation, torch.compile, two processes of a sharded or replicated model."""
 
 import copy
 

@@ -327,7 +327,7 @@ class golden_case {
     exactly("W_merged_requantized", merged.data);
     return ok;
   }
-  // True if equal except for the sign of a zero: bitsandbytes dequantizes FP4's 8 to either zero, depending on the shape.
+  // True if equal except for the sign of a zero: bitsandbytes dequantizes FP4's 8 to either, depending on the shape.
   bool same_numbers(const std::string& name, const std::vector<float>& ours) const {
     const auto theirs = load(expected_, name);
     return theirs && theirs->data == ours;

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-# Tokenizers of all styles that language models use, trained with the tokenizers package (PyPI), and what the package and
-# the program TOKENIZE (tokenize.cpp) make of the same strings.
-#   compare_tokenizers.py run TOKENIZE [STRINGS] [STYLE…]     encodes and decodes STRINGS (100000) strings per style, and
-#                                                             prints one line each: differences, and MB/s on one thread
+# Tokenizers of all styles that language models use, trained with the tokenizers package (PyPI), and what the package
+# and the program TOKENIZE (tokenize.cpp) make of the same strings.
+#   compare_tokenizers.py run TOKENIZE [STRINGS] [STYLE…]     encodes and decodes STRINGS (100000) strings per style,
+#                                                             and prints a line each: differences, MB/s on one thread
 #   compare_tokenizers.py small DIR                           writes DIR/STYLE/{tokenizer.json,cases.json} for the tests
 import json, os, random, struct, subprocess, sys, tempfile, time
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-# Writes test/golden/chat_templates/cases.json: templates, conversations and what transformers renders of them, or that it
-# refuses them. Three parts: expressions, statements and whitespace, and templates in the style of 30 model families.
+# Writes test/golden/chat_templates/cases.json: templates, conversations and what transformers renders of them, or that
+# it refuses them. Three parts: expressions, statements and whitespace, and templates in the style of 30 model families.
 # usage: make_chat_templates.py [RENDER_CHAT]      with the program, differences are printed too
 import json
 import pathlib

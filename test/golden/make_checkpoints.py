@@ -31,7 +31,7 @@ E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
 
 
 def packed(codes, bits):
-    """The codes of each column as a stream of bits, the lowest first, in words of 32: [n, m] becomes [n bits / 32, m]."""
+    """The codes of each column as bits, the lowest first, in words of 32: [n, m] becomes [n bits / 32, m]."""
     n, m = codes.shape
     stream = (codes[:, None, :] >> np.arange(bits)[None, :, None]) & 1
     words = stream.reshape(n * bits // 32, 32, m).astype(np.uint64) << np.arange(32, dtype=np.uint64)[None, :, None]

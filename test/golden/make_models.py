@@ -8,8 +8,8 @@ saved whole, C3A, and adapters on architectures and variants whose base is made 
     python3 test/golden/make_models.py test/golden/quantized/models lora_gpt2_nf4
 
 For every base folder BASE/base that a case names: BASE/NAME with adapter_init, adapter_trained, case.json and
-expected.safetensors, in the layout that golden.cpp reads (test/golden/model_case.h lists the comparisons). The adapter's
-parameters are moved at random before anything is computed, so that no zero hides an error.
+expected.safetensors, in the layout that golden.cpp reads (test/golden/model_case.h lists the comparisons). The
+adapter's parameters are moved at random before anything is computed, so that no zero hides an error.
 """
 import copy
 import json
@@ -155,7 +155,7 @@ def of(kind, **keys):
 
 
 def further():
-    """Made by name only, and not stored: their files, and values drawn for all layers at once, on three architectures."""
+    """Made by name only, not stored: their files, and values drawn for all layers at once, on three architectures."""
     opt = {"target_modules": OPT_LINEARS}
     gpt2 = {"target_modules": ["c_attn", "c_proj", "c_fc"], "fan_in_fan_out": True}
     return {

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 # Tokenizers of three families, trained with the tokenizers package (PyPI), and the tokens it gives for texts.
-#   make_tokenizer.py small DIR                       writes DIR/NAME/{tokenizer.json,cases.json}: the ones the tests read
-#   make_tokenizer.py compare TOKENIZE [MEGABYTES]    trains larger ones, encodes mixed text and every Unicode block with
-#                                                     the package and with the program TOKENIZE, and prints one line each
+#   make_tokenizer.py small DIR                       writes DIR/NAME/{tokenizer.json,cases.json}, which the tests read
+#   make_tokenizer.py compare TOKENIZE [MEGABYTES]    trains larger ones, encodes mixed text and every Unicode block
+#                                                     with the package and with TOKENIZE, and prints one line each
 import glob, itertools, json, os, random, subprocess, sys, tempfile, time
 
 os.environ["TOKENIZERS_PARALLELISM"] = "false"

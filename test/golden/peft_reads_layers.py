@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-# PEFT reads the layer adapters that this library wrote with its own configurations, and y is compared with the stored y.
+# PEFT reads the layer adapters that this library wrote with its own configurations, and gives y as it is stored.
 #   GRAFT_WRITTEN=KEPT build/test/test_io -tc='peft folder: every*'
 #   test/golden/peft_reads_layers.py test/golden KEPT       prints one line for each layer and fails if one differs
 import json

@@ -2,8 +2,8 @@
 // What a model computes, for comparisons with other programs by hand (compare_real_model.py).
 //     real_model greedy MODEL IDS TOKENS [ADAPTER]     a line of TOKENS greedy tokens for each line of token ids in IDS
 //     real_model logits MODEL IDS OUT [ADAPTER]        the logits after every token of every line, as float32, in OUT
-//     real_model losses MODEL IDS ADAPTER BATCH RATE   a loss for each step of AdamW that trains the adapter, one step on
-//                                                      BATCH lines of IDS
+//     real_model losses MODEL IDS ADAPTER BATCH RATE   a loss for each step of AdamW that trains the adapter, one step
+//                                                      on BATCH lines of IDS
 //     real_model perplexity MODEL IDS                  of all lines together
 // MODEL is a folder or a GGUF file.
 #include <graft/io/load_model.h>

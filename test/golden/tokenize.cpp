@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tokens of a text file, for comparisons with other programs (make_tokenizer.py, compare_tokenizers.py).
-//     tokenize TOKENIZER TEXT IDS            writes the tokens of the text as 32-bit integers, and says how long it took
-//     tokenize TOKENIZER TEXTS IDS --each    TEXTS holds many texts, each behind its length in bytes (32 bits); IDS gets
-//                                            for each text the number of its tokens, those, the length of the text that
-//                                            they decode to, and that text. The number 2^32-1 alone stands for an error
+//     tokenize TOKENIZER TEXT IDS            writes the text's tokens as 32-bit integers, and says how long it took
+//     tokenize TOKENIZER TEXTS IDS --each    TEXTS holds many texts, each behind its length in bytes (32 bits); IDS
+//                                            gets for each text the number of its tokens, those, the length of the text
+//                                            they decode to, and that text. 2^32-1 alone stands for an error
 // TOKENIZER is a tokenizer.json, its folder, or a GGUF file.
 #include <graft/io/gguf/tokenizer.h>
 #include <graft/io/tokenizer/tokenizer_file.h>

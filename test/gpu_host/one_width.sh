@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Checks that no file compiled by nvcc contains GEMMs of the CPU, which graft::cpu_compiled has: nvcc's have another packet
-# width, the linker keeps either, and one would read past the end of what the other one packed.
+# Checks that no file compiled by nvcc contains GEMMs of the CPU, which graft::cpu_compiled has: nvcc's have another
+# packet width, the linker keeps either, and one would read past the end of what the other one packed.
 # usage: one_width.sh FOLDER-OF-OBJECTS      fails with the symbols that should not be there
 set -eu
 objects=$(find "$1" -name '*.cu.o')

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every set of kernels that this machine runs, against products in double: quantized weights in all formats, weights in
-// 16 bits, floats by every kernel of gemm.h. This program is compiled without the instructions of the machine, as users'
-// are, and the last test checks that the fastest set is what such a program calls.
+// 16 bits, floats by every kernel of gemm.h. This program is compiled without the instructions of the machine, as
+// users' are, and the last test checks that the fastest set is what such a program calls.
 #include <doctest/doctest.h>
 #include <graft/backend/cpu/gemm/matmul.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// AdaLoRA's budget over the steps, which triplets it leaves, and the slope of its term. Whole training runs are compared
-// with PEFT's in test/golden.
+// AdaLoRA's budget over the steps, which triplets it leaves, and the slope of its term. Whole training runs are
+// compared with PEFT's in test/golden.
 #include <doctest/doctest.h>
 #include <graft/model/adalora.h>
 

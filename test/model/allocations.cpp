@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A generated token allocates nothing, nor does a step of the optimizer, and a model that has seen prompts of many lengths
-// keeps no more than one that has seen the longest. Counted where C++ allocates: in the operators new.
+// A generated token allocates nothing, nor does a step of the optimizer, and a model that has seen prompts of many
+// lengths keeps no more than one that has seen the longest. Counted where C++ allocates: in the operators new.
 #include <doctest/doctest.h>
 #include <graft/io/hf/load_model.h>
 #include <graft/model/generate.h>

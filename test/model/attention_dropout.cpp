@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Dropout of attention's probabilities in training: the backward pass is the derivative of the forward pass that dropped
-// the same ones, what is dropped follows from the seed, and looking at the loss drops nothing.
+// Dropout of attention's probabilities in training: the backward pass is the derivative of the forward pass that
+// dropped the same ones, what is dropped follows from the seed, and looking at the loss drops nothing.
 #include <doctest/doctest.h>
 #include <graft/io/hf/load_adapters.h>
 #include <graft/model/on_cpu.h>

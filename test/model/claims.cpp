@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The static claim, over every method, kind of layer and bias: no value as large as the base weight is computed after
-// load. Documented exceptions: MiSS "bat", HiRA, C3A, RandLoRA, FRoD, OSF, GLoRA with low rank and what trains entries of the weight (SHiRA,
-// Super-Tuning, WaveFT), whose W' has no cheaper form, and LoHa on convolutions,
-// where the two products of rank r r cost more than the small kernel they make. (Folded graphs are a choice by cost, at run
-// time.)
+// load. Documented exceptions: MiSS "bat", HiRA, C3A, RandLoRA, FRoD, OSF, GLoRA with low rank and what trains entries
+// of the weight (SHiRA, Super-Tuning, WaveFT), whose W' has no cheaper form, and LoHa on convolutions,
+// where the two products of rank r r cost more than the small kernel they make. (Folded graphs are a choice by cost,
+// at run time.)
 #include <doctest/doctest.h>
 
 #include "../support/dense.h"

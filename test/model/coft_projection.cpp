@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Constrained OFT: rows that a step made too long are at the bound when the next call has run, as PEFT writes them back.
+// Constrained OFT: rows that a step made too long are at the bound after the next call, as PEFT writes them back.
 #include <doctest/doctest.h>
 #include <graft/io/hf/load_adapters.h>
 #include <graft/io/hf/new_adapter.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A kind of launch is one header of the plan and one folder per backend: this program adds the kind multiply_add by
-// exactly these, and plans, explains and runs a graph with it. CMakeLists.txt adds its line to the lists of kinds; every
-// other header is the library's.
+// exactly these, and plans, explains and runs a graph with it. CMakeLists.txt adds its line to the lists of kinds;
+// every other header is the library's.
 #include <doctest/doctest.h>
 #include <graft/backend/cpu/ops/evaluate.h>
 #include <graft/backend/cpu/runtime/program.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is derived while compiling stays a constant expression under -fsanitize=undefined, on the CPU's target and on a GPU's.
-// It only has to compile.
+// What is derived while compiling stays a constant expression under -fsanitize=undefined, on the CPU's target and on a
+// GPU's. It only has to compile.
 #include <graft/graft.h>
 #include <graft/targets.h>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A program of a user who has many warnings on (-Wconversion, -Wsign-conversion, -Wshadow, -Wpedantic), finds the headers
-// by a plain -I, has no run-time type information (-fno-rtti), and says `using namespace graft;` beside common words as
-// names of its own. It only has to compile, once for all of this, because the headers are most of the time.
+// A program of a user who has many warnings on (-Wconversion, -Wsign-conversion, -Wshadow, -Wpedantic), finds the
+// headers by a plain -I, has no run-time type information (-fno-rtti), and says `using namespace graft;` beside common
+// words as names of its own. It only has to compile, once for all of this, because the headers are most of the time.
 #include <graft/blocks.h>
 #include <graft/io/hf/layer_adapters.h>
 #include <graft/models.h>

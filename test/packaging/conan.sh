@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# `conan create` with the recipe and its test package, with and without the CPU backend. Eigen is the one of this machine,
-# so nothing is fetched; Conan's files are in a folder of this test.
+# `conan create` with the recipe and its test package, with and without the CPU backend. Eigen is the one of this
+# machine, so nothing is fetched; Conan's files are in a folder of this test.
 # usage: conan.sh ROOT WORK COMPILER
 set -eu
 root=$1 work=$2 compiler=$3

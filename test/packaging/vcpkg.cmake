@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Runs the steps of the vcpkg port. The functions below do what those of vcpkg-cmake do with the arguments of this port;
 # vcpkg itself cannot be had everywhere. A consumer is then built with what the port installed.
-# usage: cmake -DSOURCE=… -DWORK=… -DGENERATOR=… -DMAKE_PROGRAM=… -DCXX=… -DCONSUMER=… -DCOMPONENTS=… -DVERSION=… -P vcpkg.cmake
+# usage: cmake -DSOURCE=… -DWORK=… -DGENERATOR=… -DMAKE_PROGRAM=… -DCXX=… -DCONSUMER=… -DCOMPONENTS=…
+#              -DVERSION=… -P vcpkg.cmake
 cmake_minimum_required(VERSION 3.22)
 file(REMOVE_RECURSE ${WORK})
 set(CURRENT_PORT_DIR ${SOURCE}/packaging/vcpkg/ports/graft)

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# One fine-tuning that SIGKILL ends at random moments, also while it saves, and that resumes each time from what it left:
-# in the end its losses and its adapter have the bits of a run that was never stopped.
+# One fine-tuning that SIGKILL ends at random moments, also while it saves, and that resumes each time from what it
+# left: in the end its losses and its adapter have the bits of a run that was never stopped.
 #     finetune_soak.sh FOLDER FINETUNE KILLS [SEED]
 set -eu
 . test/programs/common.sh

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# ./run real: the model knows a capital; after training it answers with what it was trained on, from the PEFT folder, the
-# GGUF adapter and the merged file. Exit code 77 where the model cannot be had.
+# ./run real: the model knows a capital; after training it answers with what it was trained on, from the PEFT folder,
+# the GGUF adapter and the merged file. Exit code 77 where the model cannot be had.
 #     real.sh FOLDER PROGRAMS
 set -eu
 . test/programs/common.sh

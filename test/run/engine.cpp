@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layers and blocks on an engine that knows nothing but the concept: they compute the same there, plan every graph once,
-// and ask for launches and memory only where they say so.
+// Layers and blocks on an engine that knows nothing but the concept: they compute the same there, plan every graph
+// once, and ask for launches and memory only where they say so.
 #include <doctest/doctest.h>
 #include <graft/adapter/lora.h>
 #include <graft/block/llama.h>

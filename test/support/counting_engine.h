@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A third engine, for tests: it evaluates the nodes of a graph one by one in double and counts what it is asked for. A
-// call stands for as many launches as its plan has. Its target is a value of its queue, so that layers and blocks can be
-// planned here as for any machine.
+// call stands for as many launches as its plan has. Its target is a value of its queue, so that layers and blocks can
+// be planned here as for any machine.
 #pragma once
 #include <graft/backend/cpu/runtime/engine_plan.h>
 #include <graft/backend/engine.h>

@@ -14,7 +14,7 @@ namespace test {
 // The reason why there is no GPU; empty where there is one.
 std::string why_no_gpu();
 
-// The rows of a call with this x: the axis that the graph calls tokens. On the experts of a mixture it is not the first.
+// The rows of a call with this x: the axis that the graph calls tokens. On a mixture's experts it is not the first.
 inline long long tokens_of(const graft::layer_graphs& graphs, const graft::view& x) {
   graft::size_values s;
   const graft::id at = graphs.literal.find("x");

@@ -4,7 +4,7 @@
 // cache, dropout, cross entropy. Paths and names are those of Hugging Face's files.
 //     auto x = m.rms_norm("input_layernorm", h);
 //     auto q = m.rope(m.linear("self_attn.q_proj", x, heads * d));
-// A call supplies x, the position and the attention range of each row (graph/rules_model.h), and in decode the KV cache.
+// A call supplies x, each row's position and attention range (graph/rules_model.h), and in decode the KV cache.
 #pragma once
 #include <graft/derive/adapter_rules.h>
 #include <graft/derive/apply_experts.h>
@@ -131,8 +131,8 @@ struct block_scope {
 
   // ---- mixture of experts
   // The sum over the experts that each row chooses of weight · one(rows). `one` is the formula of one expert, written
-  // with a scope below `name` and the expert's rows: its linears are adapted by name like any other, and each expert has
-  // a weight and an adapter of its own.
+  // with a scope below `name` and the expert's rows: its linears are adapted by name like any other, and each expert
+  // has a weight and an adapter of its own.
   //     auto scores = m.linear("mlp.gate", x, m.size("experts"));
   //     m.experts("mlp.experts", x, {scores, softmax(scores), m.size("experts_per_token")}, [&](block_scope e, ex x) {
   //       return e.linear("down_proj", relu(e.linear("up_proj", x, m.size("intermediate"))), hidden);
@@ -160,8 +160,8 @@ struct block_scope {
 
   // ---- operations on rows
   // RoPE: rotates each head by the angles of the row's position. The table of cosines and sines is computed at load, so
-  // that every kind of RoPE scaling is in its numbers. The model's configuration may say that a layer has none (the fact
-  // no_rope), or that only the first rotary_dim elements of each head are rotated (partial_rotary).
+  // that every kind of RoPE scaling is in its numbers. The model's configuration may say that a layer has none (the
+  // fact no_rope), or that only the first rotary_dim elements of each head are rotated (partial_rotary).
   constexpr ex rope(ex x, int line = __builtin_LINE()) const {
     if (has("no_rope")) return x;
     const bool partial = has("partial_rotary");
@@ -183,8 +183,8 @@ struct block_scope {
   }
   // Attention on a matrix [tokens, q + 2 kv] whose columns are queries, keys and values. A model whose scale is not
   // 1 / √head_dim has the configuration's attention_factor, which multiplies the queries; scores s of a model with a
-  // soft cap c become c tanh(s / c). `sinks`, if given, is a column with a number for each query head, whose exponential
-  // joins the denominator of the softmax (attention_options).
+  // soft cap c become c tanh(s / c). `sinks`, if given, is a column with a number for each query head, whose
+  // exponential joins the denominator of the softmax (attention_options).
   constexpr ex attention(ex qkv, extent queries, ex sinks = {}, int line = __builtin_LINE()) const {
     if (has("attention_factor")) {
       const extent others = qkv.cols() - divisor(queries, line);

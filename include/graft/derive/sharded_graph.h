@@ -65,8 +65,8 @@ constexpr int sharded_axis(const graph& g, id leaf) {
 
 // Where the ranks have a value. shard: `axis` consists of `before` equal ranges, and each rank has one part of each
 // range. concatenated_shards: `axis` consists of several shards, as queries, keys and values in one matrix do. partial:
-// the values of all ranks add up to the value. expert_rows: of the rows of `axis`, which `routing` sorts by expert, each
-// rank has those of its own experts, where they are in the whole value.
+// the values of all ranks add up to the value. expert_rows: of the rows of `axis`, which `routing` sorts by expert,
+// each rank has those of its own experts, where they are in the whole value.
 struct placement {
   enum class kind : unsigned char { replicated, shard, concatenated_shards, partial, expert_rows };
   kind what = kind::replicated;

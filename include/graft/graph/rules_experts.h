@@ -12,8 +12,8 @@
 
 namespace graft {
 
-// A rank that has some of the experts (derive/shard.h) computes their rows alone: k[1] is its first expert, and k[2] how
-// many it has, 0 where it has all. Rows of other experts have no meaning then, and combine leaves them out.
+// A rank that has some of the experts (derive/shard.h) computes their rows alone: k[1] is its first expert, and k[2]
+// how many it has, 0 where it has all. Rows of other experts have no meaning then, and combine leaves them out.
 inline constexpr const char* experts_name = "experts";
 
 // What a block of a model with the auxiliary loss of routers takes from a call and gives beside y. The gradient of
@@ -49,7 +49,7 @@ constexpr id combine(builder& g, id rows, id routing, routed_by routed, id like,
   v.k[0] = dim{static_cast<int>(routed)};
   return g.emit(v);
 }
-// Each sorted row times the matrix of its expert, or its transpose (tb). A matrix that all experts share is one product.
+// Each sorted row times its expert's matrix, or its transpose (tb). A matrix that all experts share is one product.
 constexpr id grouped_matmul(builder& g, id rows, id w, id routing, bool tb, int line = 0) {
   while (g.is(w, op::transpose)) w = g.n[w].a, tb = !tb;
   const node p = g.n[rows], q = g.n[w];

@@ -95,8 +95,8 @@ inline named_values values_of(const model_config& c, int context) {
   return v;
 }
 
-// Returns the longest sequence that a model is made for if none is asked for. Beyond the original positions LongRoPE has
-// other angles, which are then those of all sequences.
+// Returns the longest sequence that a model is made for if none is asked for. Beyond the original positions LongRoPE
+// has other angles, which are then those of all sequences.
 inline int default_context(const model_config& c) {
   if (!c.family->has_rope) return c.positions;
   const int most = std::min(c.positions, 4096);

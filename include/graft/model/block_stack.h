@@ -49,8 +49,8 @@ template <class Engine> class block_stack {
     result<std::unique_ptr<block_stack>> out(std::move(made));
     return out;
   }
-  // What make() does in parts, for a caller that does something else between two of them: begin(), then build_next() for
-  // each block, with the same settings.
+  // What make() does in parts, for a caller that does something else between two of them: begin(), then build_next()
+  // for each block, with the same settings.
   static std::unique_ptr<block_stack> begin(const settings& s) {
     std::unique_ptr<block_stack> made(new block_stack);
     if (s.adapters != nullptr) made->adapters_ = *s.adapters;

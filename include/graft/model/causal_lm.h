@@ -7,8 +7,8 @@
 //     const sequence_chunk prompt{ids};
 //     model->logits({&prompt, 1}, out);                      // out [tokens, vocabulary]
 // Any thread may change the adapters while another one runs the model: a change waits for the end of the running call,
-// and the next call (in generation the next token) sees the whole change. A model that was moved from may be assigned to or
-// destroyed; any other call on it ends the program with a sentence.
+// and the next call (in generation the next token) sees the whole change. A model that was moved from may be assigned
+// to or destroyed; any other call on it ends the program with a sentence.
 #pragma once
 #include <graft/core/splitmix64.h>
 #include <graft/model/adapter_registry.h>
@@ -22,8 +22,8 @@
 namespace graft {
 
 struct model_options {
-  // Longest sequence of a model with RoPE; 0: the model's positions, at most 4096, and with LongRoPE at most the original
-  // ones, beyond which it has other angles.
+  // Longest sequence of a model with RoPE; 0: the model's positions, at most 4096, and with LongRoPE at most the
+  // original ones, beyond which it has other angles.
   int context = 0;
   adapter_capacity adapters{};
   composition several = composition::peft;  // how several adapters act on one layer
@@ -157,9 +157,9 @@ template <class Engine> class causal_lm {
   }
 
   // ---- For generation and training, which have their own stacks and hold lock().
-  // An adapter that is added for rows of multi-LoRA batches alone, block by block, so that calls run between two of them:
-  // begin_add(), then continue_add() until it returns true. The stack that its rows run is then in `stacks`, and the
-  // model has the name. An error adds nothing, and neither does a pending_add that is given up. Both take lock().
+  // An adapter that is added for rows of multi-LoRA batches alone, block by block, so that calls run between two of
+  // them: begin_add(), then continue_add() until it returns true. The stack that its rows run is then in `stacks`, and
+  // the model has the name. An error adds nothing, and neither does a pending_add that is given up. Both take lock().
   class pending_add {
     friend causal_lm;
     std::string name_;

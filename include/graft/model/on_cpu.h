@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine for whole models on the CPU. A program that links graft::models_compiled takes the model templates from that
-// library (extern template) instead of compiling them.
+// The engine for whole models on the CPU. A program that links graft::models_compiled takes the model templates from
+// that library (extern template) instead of compiling them.
 #pragma once
 #include <graft/backend/cpu/runtime/engine_models.h>
 #if defined(GRAFT_MODELS_COMPILED)

@@ -9,9 +9,9 @@
 
 namespace graft {
 
-// Returns the update. `weight` is [out, in], or the table of an embedding, or that of experts as it is stored; the update
-// of experts is [experts, out, in]. A method that also changes the bias or
-// replaces base tensors is an error, since W' − W is not all of its effect.
+// Returns the update. `weight` is [out, in], or the table of an embedding, or that of experts as it is stored; the
+// update of experts is [experts, out, in]. A method that also changes the bias or replaces base tensors is
+// an error, since W' − W is not all of its effect.
 template <class Engine>
 result<std::vector<float>> weight_update_of(typename Engine::queue& queue, const module_adapter& m,
                                             const view& weight) {

@@ -5,9 +5,9 @@
 //     layer.set("weight", view_of(w, out, in)); …; layer.set("scaling", 2.0);
 //     layer.bind({.tokens = 512});         // on the CPU it happens by itself at the first call
 //     layer.forward(view_of(x, tokens, in), view_into(y, tokens, out));
-// One call runs at a time: another thread needs a layer of its own. Outputs share no memory with what a call reads. Calls
-// on a layer that was moved from are refused; another layer may be assigned to it. A layer has one base and any number of
-// adapters, numbered from 0; one of them, several in turn, or none is active. The members are defined in
+// One call runs at a time: another thread needs a layer of its own. Outputs share no memory with what a call reads.
+// Calls on a layer that was moved from are refused; another layer may be assigned to it. A layer has one base and any
+// number of adapters, numbered from 0; one of them, several in turn, or none is active. The members are defined in
 // run/executor_impl.h: a file that finds them in a library compiles neither them nor the engine.
 #pragma once
 #include <graft/backend/mode.h>
@@ -80,8 +80,8 @@ template <class Engine> class executor {
   // Plans, allocates for calls of up to limits.tokens rows, and computes what does not depend on their data. Adapters
   // that are not active are bound when they are activated.
   [[gnu::cold]] status bind(const capacity& limits = {});
-  // Recomputes what follows from parameters, after the caller wrote their memory. A training program that never calls it
-  // is safe as well: until the first call, the layer assumes that an optimizer wrote the parameters after every
+  // Recomputes what follows from parameters, after the caller wrote their memory. A training program that never calls
+  // it is safe as well: until the first call, the layer assumes that an optimizer wrote the parameters after every
   // backward(), and the next forward() recomputes what follows from them.
   [[gnu::cold]] status parameters_changed();
   // Also recomputes what follows from tensors of the base (DoRA's norm, copies of the weight), after the caller wrote

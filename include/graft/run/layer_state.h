@@ -65,7 +65,7 @@ class layer_state {
     const graph& g = graph_with(name);
     const id i = g.find(name);
     if (i < 0 || g[i].what != op::scalar) return unknown_leaf("scalar", name);
-    // A value of 2^128 or more is infinite as a float. Its exponent is tested, so that -ffinite-math-only changes nothing.
+    // A value from 2^128 on is infinite as a float. Its exponent is tested, so that -ffinite-math-only changes nothing.
     if (((std::bit_cast<std::uint64_t>(value) >> 52U) & 0x7ffU) >= 1023U + 128U)
       return fail("scalar '", name, "' is not finite as a float; the largest is 3.4e38");
     stored_value& h = of(name);

@@ -62,8 +62,8 @@ template <class Layer> struct type_kernels {
   static constexpr kernel_selection backward = of_gradients(graphs::backward) | of(plain::backward) |
                                                kernels_by_nodes(graphs::literal_backward) |
                                                kernel_selection{.nodes = forward.nodes};
-  // The kernels of training: forward that saves what backward reads (a value that is saved cannot stay inside the launch
-  // that computes it), and backward that reads it.
+  // The kernels of training: forward that saves what backward reads (a value that is saved cannot stay inside the
+  // launch that computes it), and backward that reads it.
   static constexpr kernel_selection training = [] {
     kernel_selection all{.nodes = backward.nodes};
     if (graphs::backward.bad.what != fault::none) return all;

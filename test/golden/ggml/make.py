@@ -16,8 +16,8 @@ from gguf.constants import GGML_QUANT_SIZES
 from gguf.quants import dequantize, quantize
 from safetensors.numpy import save_file
 
-# The offsets of a block's halves in half precision: its scale and, where there is one, its minimum or scale of those. MXFP4
-# has an exponent instead.
+# The offsets of a block's halves in half precision: its scale and, where there is one, its minimum or scale of those.
+# MXFP4 has an exponent instead.
 HALVES = {
     "Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2], "Q8_0": [0], "Q2_K": [80, 82], "Q3_K": [108],
     "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208], "IQ4_NL": [0], "IQ4_XS": [0], "MXFP4": [],

@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Checks that an object file of nvcc has the GEMM kernels that the layer type in it selects and no others, and no kernels
-# of other launches than the type has: a kernel that no plan launches costs every program that names the type. Kernels
-# are found by the stubs that launch them.
+# Checks that an object file of nvcc has the GEMM kernels that the layer type in it selects and no others, and no
+# kernels of other launches than the type has: a kernel that no plan launches costs every program that names the type.
+# Kernels are found by the stubs that launch them.
 # usage: names.sh OBJECT EXPECTED      EXPECTED: the program of expected.cpp. Prints the names that differ
 set -eu
 work=$(mktemp -d)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// GGUF files of models with experts, under llama.cpp's names: what is read gives the logits of the same numbers as plain
-// tensors, in blocks and in floats; adapters run, train, merge and switch on it; and what is written is what was read.
+// GGUF files of models with experts, under llama.cpp's names: what is read gives the logits of the same numbers as
+// plain tensors, in blocks and in floats; adapters run, train, merge and switch on it; writing gives what was read.
 #include <doctest/doctest.h>
 #include <graft/io/gguf/adapter.h>
 #include <graft/io/gguf/save_model.h>
@@ -259,8 +259,8 @@ TEST_CASE("gguf: experts in floats and in blocks, with adapters") {
         const auto bytes = v.quant != nullptr ? quantized_bytes(v) : v.count() * bits_of(v.type) / 8;
         CHECK(std::memcmp(t.data, v.data, static_cast<std::size_t>(bytes)) == 0);
       }
-      // The file may be written in other types. Blocks of 5 bits make routers choose another expert for some rows; logits
-      // of other weights would be off by more than their norm.
+      // The file may be written in other types. Blocks of 5 bits make routers choose another expert for some rows;
+      // logits of other weights would be off by more than their norm.
       for (const auto& [type, by] : {std::pair{"q8_0", 0.1}, {"q4_k_m", 0.5}}) {
         must(save_gguf(again, m.weights(), file, find_gguf_matrix_type(type)));
         causal_lm<engine> converted = load(again);

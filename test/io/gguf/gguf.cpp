@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// GGUF files, written here from the golden models of Hugging Face as ggml's converter writes them, give the logits of those
-// models; and files that are wrong are refused with a sentence that names what is.
+// GGUF files, written here from the golden models of Hugging Face as ggml's converter writes them, give the logits of
+// those models; and files that are wrong are refused with a sentence that names what is.
 #include <doctest/doctest.h>
 #include <graft/backend/cpu/quantized/quantize.h>
 #include <graft/io/gguf/model.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Life of adapters on experts, for every method whose formula exists there: merged, disabled, switched, several at once,
-// swapped and by row they give what the formulas give. Weighted combinations of PEFT's files combine expert by expert.
+// Life of adapters on experts, for every method whose formula exists there: merged, disabled, switched, several at
+// once, swapped and by row they give what the formulas give. Weighted PEFT files combine expert by expert.
 #include <graft/io/hf/combine_adapters.h>
 #include <graft/io/hf/new_adapter.h>
 

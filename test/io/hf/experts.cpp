@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Models with experts from files and as a whole: stacks of expert weights, configurations, PEFT's target_parameters, and
-// that generation, merging, switching and rows with adapters of their own give what the formulas give.
+// Models with experts from files and as a whole: stacks of expert weights, configurations, PEFT's target_parameters,
+// and that generation, merging, switching and rows with adapters of their own give what the formulas give.
 #include <doctest/doctest.h>
 #include <graft/io/hf/expert_weights.h>
 #include <graft/io/hf/load_adapters.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The cases are those of the tokenizers package (test/golden/make_tokenizer.py); larger comparisons are run by hand, and
-// their record is stored next to them.
+// The cases are those of the tokenizers package (test/golden/make_tokenizer.py); larger comparisons are run by hand,
+// and their record is stored next to them.
 #include <doctest/doctest.h>
 #include <graft/io/json/json.h>
 #include <graft/io/tokenizer/tokenizer_file.h>

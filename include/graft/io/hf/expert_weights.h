@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The weights of experts in files. Models hold them stacked, as transformers 5 has them in memory:
-//     X.mlp.experts.gate_up_proj [experts, 2 I, hidden], the gates first       X.mlp.experts.down_proj [experts, hidden, I]
+//     X.mlp.experts.gate_up_proj [experts, 2 I, hidden], the gates first   X.mlp.experts.down_proj [experts, hidden, I]
 // Files of Mixtral and Qwen have three tensors per expert instead, which are copied into the stacks while loading, and
 // Mixtral calls the layer block_sparse_moe (transformers, conversion_mapping.py):
 //     X.block_sparse_moe.experts.E.w1, w3, w2 .weight          X.mlp.experts.E.gate_proj, up_proj, down_proj .weight

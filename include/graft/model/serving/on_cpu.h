@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The serving engine on the CPU. A program that links graft::models_compiled takes it from that library (extern template)
-// instead of compiling it.
+// The serving engine on the CPU. A program that links graft::models_compiled takes it from that library (extern
+// template) instead of compiling it.
 #pragma once
 #include <graft/model/on_cpu.h>
 #include <graft/model/serving/serving_engine.h>

@@ -358,8 +358,8 @@ template <class Engine> class serving_engine : public serving_base {
     adapter_store::loaded_files files;
     typename causal_lm<Engine>::pending_add pending;
   };
-  // Between two steps so much of an adapter is added as takes a quarter of a step, and at least one block; while nothing
-  // runs, all of it.
+  // Between two steps so much of an adapter is added as takes a quarter of a step, and at least one block; while
+  // nothing runs, all of it.
   static constexpr double installing_share = 0.25;
 
   // Removes the adapters that leave, and adds those that were loaded.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stands before graft/core/name_suggestion.h on the include path of one test: the same class, which counts the names that it is
-// offered.
+// Stands before graft/core/name_suggestion.h on the include path of one test: the same class, which counts the names
+// that it is offered.
 #pragma once
 #define name_suggester uncounted_suggester
 #include_next <graft/core/name_suggestion.h>

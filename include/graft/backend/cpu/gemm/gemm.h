@@ -32,8 +32,8 @@ namespace detail {
 // most one packet of rows. From 16 rows on a BLAS computes 512 columns in two thirds of our time.
 inline constexpr long long skinny_max = 64, min_rows_by_column = 64, blas_rows = 16;
 
-// The kernel of a batch-invariant product. With a column-major left, small_k, rows and columns all add one product after
-// the other to a sum, so that their results have the same bits.
+// The kernel of a batch-invariant product. With a column-major left, small_k, rows and columns all add one product
+// after the other to a sum, so that their results have the same bits.
 template <class Real> gemm_kernel choose_batch_invariant_kernel(const gemm_problem<Real>& c) {
   if (c.left.col == 1 && c.depth > small_k_max) return gemm_kernel::skinny_nt;
   if (c.left.row != 1) return gemm_kernel::small_k;
@@ -58,7 +58,7 @@ gemm_problem<Real> column_major_problem(long long m, long long n, long long k, s
   if (n == 1 && c_row == 1) return {m, 1, k, a, b, c, m, sign};
   return {n, m, k, b.transposed(), a.transposed(), c, c_row, sign};
 }
-// Shares of c begin and end at multiples of this, a multiple of the register tiles of Eigen's kernels and of skinny_nt_gemm.
+// Shares of c begin and end at multiples of this: of the register tiles of Eigen's kernels and of skinny_nt_gemm.
 inline constexpr long long share_granularity = 48;
 
 // The columns of right that a thread copied so that each is contiguous.
@@ -107,10 +107,10 @@ inline int row_threads(long long row_units, long long col_units, int threads) {
 // The cost of a product in multiplications: loading an element from memory takes a core as long as eight of them.
 template <class Product> long long gemm_cost(const Product& c) { return c.rows * c.depth * (c.cols + 8); }
 
-// Runs prepare(share) once on every thread, with the largest share, then first(k) for all prologue tasks, then f(share) for
-// rectangles that cover c, on all threads. If left is only
-// streamed past few columns, memory bandwidth is the limit, so there are more shares than threads and a free thread
-// takes the next one.
+// Runs prepare(share) once on every thread, with the largest share, then first(k) for all prologue tasks, then f(share)
+// for rectangles that cover c, on all threads.
+// If left is only streamed past few columns, memory bandwidth is the limit, so there are more shares than threads and a
+// free thread takes the next one.
 template <class Real, class Left, class Right, class Prepare, class First, class F>
 void for_each_share(const gemm_problem<Real, Left, Right>& all, Prepare prepare, int prologue_tasks, First first, F f) {
   constexpr long long unit = share_granularity, shares_each = 4;

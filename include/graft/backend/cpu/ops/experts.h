@@ -136,8 +136,8 @@ void combine(tensor<Real> out, tensor<Real> rows, tensor<Real> routing, routed_b
 
 namespace detail {
 
-// Calls f(expert, first row, rows) for all `experts` with rows, which are numbered from `offset` on in the table and from
-// 0 on here. `work` is the number of multiplications per row.
+// Calls f(expert, first row, rows) for all `experts` with rows, which are numbered from `offset` on in the table and
+// from 0 on here. `work` is the number of multiplications per row.
 template <class Real, class F>
 void for_each_expert(const routing_table<Real>& r, long long offset, long long experts, long long work, F f) {
   thread_local std::vector<long long> with_rows, begins;
@@ -164,8 +164,8 @@ void for_each_expert(const routing_table<Real>& r, long long offset, long long e
       by_expert ? threads : 1, [] {}, 0, [](int) {}, parts, run);
 }
 
-// The matrix of expert e among those of all experts. The scales of a quantized one are in blocks within rows, beside the
-// codes or among them (check_quantized).
+// The matrix of expert e among those of all experts. The scales of a quantized one are in blocks within rows, beside
+// the codes or among them (check_quantized).
 struct expert_matrix {
   quant_state scales{};
   weight_view weight;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The CPU engine as an executor sees it: a queue in which work is ordered (here the caller's own thread), memory, a
-// program with bindings, and the evaluation of a graph without a plan. The last two are in engine_plan.h, so that a file
-// that links them from a library needs no Eigen.
+// program with bindings, and the evaluation of a graph without a plan. The last two are in engine_plan.h, so that a
+// file that links them from a library needs no Eigen.
 #pragma once
 #include <graft/backend/call.h>
 #include <graft/backend/cpu/runtime/compiled_ops.h>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// program: a graph planned for the CPU with the workspace of its calls, which all layers that run it share; binding: the
-// tensors of one of them. Values of the load and parameter stages are computed once per change (prepare); a call runs
-// the launches of the plan in order. It allocates nothing, unless it has more rows than any call before it. A program
-// runs one call at a time.
+// program: a graph planned for the CPU with the workspace of its calls, which all layers that run it share; binding:
+// the tensors of one of them. Values of the load and parameter stages are computed once per change (prepare); a call
+// runs the launches of the plan in order. It allocates nothing, unless it has more rows than any call before it. A
+// program runs one call at a time.
 #pragma once
 #include <graft/backend/cpu/runtime/launch_clock.h>
 #include <graft/backend/cpu/runtime/launches.h>

@@ -75,8 +75,8 @@ template <class F> void parallel_for(long long n, long long elements, F f) {
   const int threads = threads_for(n, 8 * elements);
   run_on_threads(threads, [&](int t) { f(n * t / threads, n * (t + 1) / threads); });
 }
-// Runs prepare() on every thread, then first(p) for all prologue tasks and after a barrier f(p) for all parts, each on the
-// next free thread, so that a thread that woke late or gets less memory bandwidth takes fewer parts.
+// Runs prepare() on every thread, then first(p) for all prologue tasks and after a barrier f(p) for all parts, each on
+// the next free thread, so that a thread that woke late or gets less memory bandwidth takes fewer parts.
 template <class Prepare, class First, class F>
 void parallel_dynamic(int n, Prepare prepare, int prologue_tasks, First first, int parts, F f) {
 #if defined(_OPENMP)

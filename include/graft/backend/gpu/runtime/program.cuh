@@ -68,8 +68,8 @@ template <class T> struct binding {
 template <class T> class execution;
 template <class T> class program;
 
-// What launches of a kind need on the GPU and how they run: the table of the backend, by kind. The folder of the kernels
-// of a kind defines it (kernels/*/launches.cuh), with these members (the last three where a kind has a use for them):
+// What launches of a kind need on the GPU and how they run: the table of the backend, by kind. The folder of a kind's
+// kernels defines it (kernels/*/launches.cuh), with these members (the last three where a kind has a use for them):
 //     each_own_node(program, l, f)  calls f for the nodes that may run as kernels of their own
 //     each_stored(program, l, to)   tells the workspace what the launch stores besides its wgrads
 //     run(execution, l, launch)     one launch in a call

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Embedding lookup fused with the first half of the RMS norm that reads it (kernels/skinny/sm90_epilogue.cuh): gathers
-// the rows h of a table, and stores h ⊙ gain and the sums of squares over every 16 columns. A decode step begins with it,
-// so that the norm of the first block needs no launch of its own.
+// the rows h of a table, and stores h ⊙ gain and the sums of squares over every 16 columns. A decode step begins with
+// it, so that the norm of the first block needs no launch of its own.
 #pragma once
 #include <graft/backend/gpu/kernels/elementwise/for_each.cuh>
 #include <graft/backend/gpu/kernels/skinny/sm90_layout.h>

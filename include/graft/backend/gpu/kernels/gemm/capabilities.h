@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a GPU can do of a gemm_launch, how many kernels it takes, and which of them a layer type compiles: decided by the
-// functions that choose the kernels at run time. Needs no CUDA header.
+// What a GPU can do of a gemm_launch, how many kernels it takes, and which of them a layer type compiles: decided by
+// the functions that choose the kernels at run time. Needs no CUDA header.
 #pragma once
 #include <graft/backend/gpu/dispatch/gemm.h>
 #include <graft/backend/gpu/dispatch/kernel_selection.h>

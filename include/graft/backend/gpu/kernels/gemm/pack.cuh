@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Packing an adapter for GEMM kernels, once per change of a parameter: the kernels that every GEMM needs, and those that
-// only some need, as function pointers.
+// Packing an adapter for GEMM kernels, once per change of a parameter: the kernels that every GEMM needs, and those
+// that only some need, as function pointers.
 #pragma once
 #include <graft/backend/gpu/arch/wgmma.cuh>
 #include <graft/backend/gpu/kernels/elementwise/for_each.cuh>

@@ -41,8 +41,8 @@ struct sampled_rows {
   const std::int64_t* last = nullptr;  // for each row of logits, the row of the call that it belongs to
   long long length = 1;                // KV-cache slots per sequence
   std::uint32_t* seen = nullptr;       // one bit per sequence and token; null: there is no penalty
-  // The tokens of rows at even positions, followed by those at odd positions, so that a step does not overwrite what the
-  // previous one wrote. -1: the largest logit is not finite.
+  // The tokens of rows at even positions, followed by those at odd positions, so that a step does not overwrite what
+  // the previous one wrote. -1: the largest logit is not finite.
   std::int64_t* tokens = nullptr;
   long long sequences = 0;  // capacity of each half of `tokens`
 };
@@ -95,7 +95,7 @@ template <class T> struct row_scores {
     if (seen != nullptr && (seen[i / 32] >> (i % 32) & 1U) != 0) s = s < 0 ? s * penalty : s / penalty;
     return temperature == 1 ? s : s / temperature;
   }
-  // Calls f(score, token) for the tokens of this thread in ascending order, with 16-byte loads where no score is changed.
+  // Calls f(score, token) for the tokens of this thread in ascending order, 16 bytes a load where no score changes.
   template <class F> __device__ void each(long long n, const F& f) const {
     const auto first = static_cast<std::uint32_t>(threadIdx.x), end = static_cast<std::uint32_t>(n);
     if constexpr (sizeof(T) == 2)
@@ -240,7 +240,7 @@ template <class T>
 __global__ void __launch_bounds__(sample_threads)
     sample_row(sampled_rows of, sampling_numbers settings, next_rows next) {
   __shared__ sample_memory m;
-  // Positions, slots and row numbers are inputs of the whole call, so they may be read before the preceding kernel ends.
+  // Positions, slots and row numbers are inputs of the call, so they may be read before the preceding kernel ends.
   const int thread = static_cast<int>(threadIdx.x);
   const long long n = of.vocabulary, row = of.last[blockIdx.x], sequence = of.slots[row] / of.length,
                   position = of.positions[row];

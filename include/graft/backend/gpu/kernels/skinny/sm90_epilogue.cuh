@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the skinny GEMM does to its partial sums: split-K reduction, a fused RMS norm, stores for more than 16 tokens, and
-// the gated epilogue.
+// What the skinny GEMM does to its partial sums: split-K reduction, a fused RMS norm, stores for more than 16 tokens,
+// and the gated epilogue.
 #pragma once
 #include <graft/backend/gpu/arch/ptx.cuh>
 #include <graft/backend/gpu/kernels/skinny/sm90_layout.h>
@@ -108,7 +108,7 @@ __device__ __forceinline__ void reduce_tokens(const Block& block, const typename
 // stored, which depends on neither the tile shape nor the other tokens. The launch that reads h ⊙ gain computes 1 / rms
 // of each token in a spare warp while W streams, and multiplies its sums with it. The low-rank branch and the column
 // scales are linear, so the factor commutes with them. The lanes that hold values of one token are those of the
-// accumulator fragment, several lanes apart, so that they are added by shuffles; cub::WarpReduce adds neighboring lanes.
+// accumulator fragment, several lanes apart, so that they are added by shuffles; cub::WarpReduce adds neighbors.
 
 inline constexpr int norm_barrier = 2;  // named barrier: 1 / rms of all tokens is in shared memory
 
