@@ -439,18 +439,22 @@ def test_dropout_follows_written_parameters_and_scaling(calls):
     assert calls.count == 6
 
 
-def test_dropout_with_gradient_checkpointing(calls):
+def check_gradients_with_checkpointing(model, other, reentrant):
+    """The gradients of `other` under gradient checkpointing are those of `model` without, from the same seed."""
     from torch.utils.checkpoint import checkpoint
 
-    models = with_dropout("lora")
     grads = []
-    for m, run in zip(models, (lambda m, v: m(v), lambda m, v: checkpoint(m, v, use_reentrant=False))):
+    for m, run in ((model, lambda m, v: m(v)), (other, lambda m, v: checkpoint(m, v, use_reentrant=reentrant))):
         torch.manual_seed(5)
         v = x.clone().requires_grad_()
         run(m, v).square().sum().backward()
         grads.append([v.grad] + [p.grad for p in m.parameters() if p.grad is not None])
     for a, b in zip(*grads):
         assert relative(b, a) < 1e-4
+
+
+def test_dropout_with_gradient_checkpointing(calls):
+    check_gradients_with_checkpointing(*with_dropout("lora"), reentrant=False)
     assert calls.count == 4
 
 
@@ -553,16 +557,7 @@ def test_autocast(calls):
 
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_gradient_checkpointing(reentrant, calls):
-    from torch.utils.checkpoint import checkpoint
-
-    model, other = pair("dora")
-    grads = []
-    for m, run in ((model, lambda m, v: m(v)), (other, lambda m, v: checkpoint(m, v, use_reentrant=reentrant))):
-        v = x.clone().requires_grad_()
-        run(m, v).square().sum().backward()
-        grads.append([v.grad] + [p.grad for p in m.parameters() if p.grad is not None])
-    for a, b in zip(*grads):
-        assert relative(b, a) < 1e-4
+    check_gradients_with_checkpointing(*pair("dora"), reentrant)
     assert calls.count == 4
 
 

@@ -58,7 +58,8 @@ gemm_problem<Real> column_major_problem(long long m, long long n, long long k, s
   if (n == 1 && c_row == 1) return {m, 1, k, a, b, c, m, sign};
   return {n, m, k, b.transposed(), a.transposed(), c, c_row, sign};
 }
-// Shares of c begin and end at multiples of this: of the register tiles of Eigen's kernels and of skinny_nt_gemm.
+// Shares of c begin and end at multiples of this number, which is itself a multiple of the register tiles of Eigen's
+// kernels and of skinny_nt_gemm.
 inline constexpr long long share_granularity = 48;
 
 // The columns of right that a thread copied so that each is contiguous.
