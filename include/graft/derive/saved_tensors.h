@@ -13,10 +13,11 @@
 namespace graft {
 
 struct saved_pair {
-  builder forward;         // its own outputs, then the saved values
-  builder backward;        // reads the saved values as inputs, in that order
-  sequence<id> leaf;       // of the backward graph, by number of the saved value
-  int attention_out = -1;  // number of the saved attention output; -1: no attention, or several
+  builder forward;              // its own outputs, then the saved values
+  builder backward;             // reads the saved values as inputs, in that order
+  sequence<id> leaf;            // of the backward graph, by number of the saved value
+  int attention_out = -1;       // number of the saved attention output; -1: no attention, or several
+  sequence<bool> is_routing{};  // the value is a routing table, whose numbers of rows no 16-bit type holds
 };
 
 // Gives the rank of a saved tensor: 2 for one matrix, 4 for a stack of matrices.
@@ -218,7 +219,7 @@ constexpr int numbered_path(builder& g, int number) {
     if (v.what == op::attention) made.attention_out = made.leaf.size();
     moved_to[i] = rest.leaf(op::input, "saved", detail::numbered_path(rest, made.leaf.size()), saved_rank(v),
                             tables.size(v.d[0]), tables.size(v.d[1]), tables.size(v.d[2]), tables.size(v.d[3]));
-    made.leaf.push(moved_to[i]);
+    made.leaf.push(moved_to[i]), made.is_routing.push(v.what == op::route);
   }
   for (int k = 0; k < backward.outs; ++k) {
     const output& o = backward.out[k];

@@ -100,23 +100,23 @@ template <class Engine, dtype Type = Engine::storage_type> class device_rows {
   long long capacity_ = 0;
 };
 
-// Floats that the engine works on and the host reads and writes: one buffer on the CPU, two with explicit copies on a
+// Numbers that the engine works on and the host reads and writes: one buffer on the CPU, two with explicit copies on a
 // GPU.
-template <class Engine> class mirrored_floats {
+template <class Engine, class Number> class mirrored_numbers {
  public:
   status reserve(typename Engine::queue& q, long long n) {
-    host_.assign(static_cast<std::size_t>(n), 0.0F);
+    host_.assign(static_cast<std::size_t>(n), Number(0));
     if constexpr (!Engine::reads_host_memory)
       if (status s = device_.reserve(q, n); !s) return s;
     return send(q);
   }
-  float* data() {
+  Number* data() {
     if constexpr (Engine::reads_host_memory)
       return host_.data();
     else
-      return static_cast<float*>(device_.data());
+      return static_cast<Number*>(device_.data());
   }
-  std::span<float> host() { return host_; }
+  std::span<Number> host() { return host_; }
   status fetch(typename Engine::queue& q) {
     if constexpr (Engine::reads_host_memory)
       return ok;
@@ -127,12 +127,13 @@ template <class Engine> class mirrored_floats {
     if constexpr (Engine::reads_host_memory)
       return ok;
     else
-      return Engine::copy(q, device_.data(), host_.data(), static_cast<long long>(host_.size() * sizeof(float)));
+      return Engine::copy(q, device_.data(), host_.data(), static_cast<long long>(host_.size() * sizeof(Number)));
   }
 
  private:
-  std::vector<float> host_;
-  device_rows<Engine, dtype::f32> device_;
+  std::vector<Number> host_;
+  device_rows<Engine, storage<Number>::type> device_;
 };
+template <class Engine> using mirrored_floats = mirrored_numbers<Engine, float>;
 
 }  // namespace graft

@@ -4,72 +4,91 @@
 //     factor · E · sum over experts e of (C_e / T) (S_e / T)
 // where C_e counts the rows of all layers that chose e, S_e sums the softmax of their scores, and T is the number of
 // rows. Only S has a gradient, which is factor · E · C_e / T² for every row, so backward begins when all layers have
-// counted. On engines without host memory models with experts do not exist yet.
+// counted. On a GPU the host waits there for the counts, so that such a step cannot be captured.
 #pragma once
+#include <graft/model/device_tensors.h>
 #include <graft/model/model_config.h>
 #include <graft/run/program.h>
 
 #include <numeric>
-#include <vector>
 
 namespace graft {
 
-template <class Real> class router_loss {
+template <class Engine, class Real> class router_loss {
  public:
+  using queue = typename Engine::queue;
+
   router_loss(const model_config& c, std::size_t blocks)
-      : experts_(static_cast<std::size_t>(c.experts)), per_token_(c.experts_per_token), factor_(c.router_loss) {
-    if (is_used()) counts_.resize(blocks * experts_), sums_.resize(blocks * experts_), gradient_.resize(experts_);
-  }
+      : experts_(c.experts),
+        blocks_(static_cast<long long>(blocks)),
+        per_token_(c.experts_per_token),
+        factor_(c.router_loss) {}
   bool is_used() const { return factor_ > 0 && experts_ > 0; }
 
-  void begin(long long rows) {
-    if (!is_used()) return;
-    row_weights_.assign(static_cast<std::size_t>(rows), Real(1));
-    std::fill(counts_.begin(), counts_.end(), Real(0)), std::fill(sums_.begin(), sums_.end(), Real(0));
+  status begin(queue& q, long long rows) {
+    if (!is_used()) return ok;
+    if (status s = row_weights_.reserve(q, rows); !s) return s;
+    std::fill(row_weights_.host().begin(), row_weights_.host().end(), Real(1));
+    for (numbers* zero : {&counts_, &sums_})
+      if (status s = zero->reserve(q, blocks_ * experts_); !s) return s;
+    return row_weights_.send(q);
   }
   // Asks a forward call of a block for its counts and sums; blocks without a router leave them zero.
   void measure(block_call& c, std::size_t block) {
     if (!is_used()) return;
-    const auto n = static_cast<long long>(experts_);
     give_row_weights(c);
-    c.router_counts = view_into(counts_.data() + block * experts_, 1, n);
-    c.router_sums = view_into(sums_.data() + block * experts_, 1, n);
+    const long long first = static_cast<long long>(block) * experts_;
+    c.router_counts = view_into(counts_.data() + first, 1, experts_);
+    c.router_sums = view_into(sums_.data() + first, 1, experts_);
   }
   // Computes the gradient of the sums after all forward calls; `weight` is that of the call's loss.
-  void differentiate(double weight) {
-    if (!is_used()) return;
+  status differentiate(queue& q, double weight) {
+    if (!is_used()) return ok;
+    if (status s = counts_.fetch(q); !s) return s;
+    if (status s = gradient_.reserve(q, experts_); !s) return s;
     const double rows = all_rows();
-    for (std::size_t e = 0; e < experts_; ++e)
-      gradient_[e] = rows > 0 ? static_cast<Real>(weight * scale() * total(counts_, e) / (rows * rows)) : Real(0);
+    for (long long e = 0; e < experts_; ++e)
+      gradient_.host()[static_cast<std::size_t>(e)] =
+          rows > 0 ? static_cast<Real>(weight * scale() * total(counts_, e) / (rows * rows)) : Real(0);
+    return gradient_.send(q);
   }
   void give_gradient(block_call& c) {
     if (!is_used()) return;
     give_row_weights(c);
-    c[call_input::router_gradient] = view_of(gradient_.data(), 1, static_cast<long long>(experts_));
+    c[call_input::router_gradient] = view_of(gradient_.data(), 1, experts_);
   }
-  double loss() const {
+  result<double> loss(queue& q) {
+    if (!is_used()) return 0.0;
+    for (numbers* of : {&counts_, &sums_})
+      if (status s = of->fetch(q); !s) return s.failure();
     const double rows = all_rows();
     double sum = 0;
-    for (std::size_t e = 0; e < experts_ && is_used(); ++e) sum += total(counts_, e) * total(sums_, e);
+    for (long long e = 0; e < experts_; ++e) sum += total(counts_, e) * total(sums_, e);
     return rows > 0 ? scale() * sum / (rows * rows) : 0;
   }
 
  private:
+  using numbers = mirrored_numbers<Engine, Real>;
+
   double scale() const { return factor_ * static_cast<double>(experts_); }
   void give_row_weights(block_call& c) {
-    c[call_input::row_weights] = view_of(row_weights_.data(), static_cast<long long>(row_weights_.size()), 1);
+    c[call_input::row_weights] = view_of(row_weights_.data(), static_cast<long long>(row_weights_.host().size()), 1);
   }
   // Rows of all layers with a router, each of which chose per_token_ experts.
-  double all_rows() const { return std::accumulate(counts_.begin(), counts_.end(), 0.0) / per_token_; }
-  double total(const std::vector<Real>& of_blocks, std::size_t e) const {
+  double all_rows() {
+    const auto of = counts_.host();
+    return std::accumulate(of.begin(), of.end(), 0.0) / per_token_;
+  }
+  double total(numbers& of_blocks, long long e) {
     double sum = 0;
-    for (; e < of_blocks.size(); e += experts_) sum += static_cast<double>(of_blocks[e]);
+    for (; e < blocks_ * experts_; e += experts_)
+      sum += static_cast<double>(of_blocks.host()[static_cast<std::size_t>(e)]);
     return sum;
   }
 
-  std::size_t experts_;
+  long long experts_, blocks_;
   double per_token_, factor_;
-  std::vector<Real> row_weights_, counts_, sums_, gradient_;
+  numbers row_weights_, counts_, sums_, gradient_;
 };
 
 }  // namespace graft

@@ -93,7 +93,7 @@ template <class Engine> class training_pass {
   status forward_backward(training_batch<Engine>& batch, gradient_buckets<Engine>& gradients, communicator* ranks) {
     if (status s = forward(batch, forward_kind()); !s) return s;
     if (status s = head(batch, &gradients); !s) return s;
-    router_.differentiate(batch.weight());
+    if (status s = router_.differentiate(queue(), batch.weight()); !s) return s;
     std::size_t b = blocks() - 1;
     if (status s = gradients.block_done(queue(), b, ranks); !s) return s;
     for (std::size_t now = 0; b-- > gradients.first_trained(); now ^= 1) {
@@ -108,12 +108,14 @@ template <class Engine> class training_pass {
   }
   result<double> mean(const training_batch<Engine>& batch) {
     const long long rows = model_->rows().rows();
+    const result<double> of_router = router_.loss(queue());
+    if (!of_router) return of_router.failure();
     if constexpr (Engine::reads_host_memory) {
-      return batch.mean(static_cast<const real*>(device_losses_.data())) + router_.loss();
+      return batch.mean(static_cast<const real*>(device_losses_.data())) + *of_router;
     } else {
       losses_.resize(static_cast<std::size_t>(rows));
       if (status s = Engine::fetch(queue(), device_losses_.rows(rows, 1), losses_.data()); !s) return s.failure();
-      return batch.mean(losses_.data());
+      return batch.mean(losses_.data()) + *of_router;
     }
   }
 
@@ -144,7 +146,7 @@ template <class Engine> class training_pass {
   status forward(training_batch<Engine>& batch, pass_kind w) {
     if (status s = model_->upload_rows(); !s) return s;
     if (status s = batch.send(queue()); !s) return s;
-    router_.begin(model_->rows().rows());
+    if (status s = router_.begin(queue(), model_->rows().rows()); !s) return s;
     for (std::size_t b = 0; b + 1 < blocks(); ++b) {
       block_call c = call_of(batch, b, w);
       c.y = into(hidden_[b]);
@@ -180,7 +182,7 @@ template <class Engine> class training_pass {
   std::vector<device_rows<Engine>> hidden_, gradient_ = std::vector<device_rows<Engine>>(2);
   device_rows<Engine, Engine::compute_type> device_losses_;
   std::vector<real> losses_;
-  router_loss<real> router_;
+  router_loss<Engine, real> router_;
   long long bound_rows_ = 0, evaluation_rows_ = 0;
 };
 

@@ -127,9 +127,10 @@ template <class Engine> class block_programs {
     const builder forward = mine(capture_forward(what.formula, options));
     saved_pair pair = select_saved_tensors(forward, mine(capture_backward(what.formula, options)));
     if (w == pass_kind::backward)
-      return std::make_shared<program>(std::move(pair.backward), to, saved_slots{-1, pair.leaf, pair.attention_out});
+      return std::make_shared<program>(std::move(pair.backward), to,
+                                       saved_slots{-1, pair.leaf, pair.attention_out, pair.is_routing});
     return std::make_shared<program>(std::move(pair.forward), to,
-                                     saved_slots{forward.out.size(), {}, pair.attention_out});
+                                     saved_slots{forward.out.size(), {}, pair.attention_out, pair.is_routing});
   }
   static std::vector<long long> shapes(const graph& g, const named_values& from) {
     std::vector<long long> all;

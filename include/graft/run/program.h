@@ -56,7 +56,8 @@ template <class Engine> struct binding {
 struct saved_slots {
   int first = -1;
   sequence<id> leaf;
-  int attention_out = -1;  // number of the saved attention output, whose memory ends with the rows' log-sum-exp
+  int attention_out = -1;       // number of the saved attention output, whose memory ends with the rows' log-sum-exp
+  sequence<bool> is_routing{};  // routing tables are saved in the compute type
 };
 
 template <class Engine> class program {
@@ -163,12 +164,13 @@ template <class Engine> class program {
   }
   id kv_cache() const { return kv_cache_; }
   int saved_count() const { return saved_.first >= 0 ? value().outs - saved_.first : saved_.leaf.size(); }
-  // Gives the elements of each value that a call with so many rows saves for backward.
+  // Gives the size of each value that a call with so many rows saves for backward, in elements of the storage type.
   std::vector<long long> saved_elements(size_values sizes, long long tokens) const {
     const graph& g = value();
     std::vector<long long> all;
     g.sizes.set_tokens(sizes, tokens);
-    for (int k = 0; k < saved_count(); ++k) all.push_back(count(g, saved_node(k), sizes));
+    for (int k = 0; k < saved_count(); ++k)
+      all.push_back(count(g, saved_node(k), sizes) * bits_of(saved_type(k)) / bits_of(Engine::storage_type));
     if (saved_.first >= 0 && saved_.attention_out >= 0) {
       const node& v = g[saved_node(saved_.attention_out)];
       const long long sums = tokens * (g.sizes.value(v.d[3], sizes) / g.sizes.value(v.k[0], sizes));
@@ -253,6 +255,7 @@ template <class Engine> class program {
                       "'; give it memory of its own");
     return ok;
   }
+  dtype saved_type(int k) const { return saved_.is_routing[k] ? Engine::compute_type : Engine::storage_type; }
   id saved_node(int k) const { return saved_.first >= 0 ? value().out[saved_.first + k].at : saved_.leaf[k]; }
   // Sets where a block's call writes, and where it reads and writes saved values.
   status set_outputs(const binding<Engine>& b, const block_call& with, void* const* saved) {
@@ -263,7 +266,7 @@ template <class Engine> class program {
           std::pair{router_sums_, &with.router_sums}})
       if (k >= 0) now_.outputs[k] = *to;
     for (int k = 0; k < saved_count(); ++k) {
-      mutable_view v{saved[k], Engine::storage_type};
+      mutable_view v{saved[k], saved_type(k)};
       const id at = saved_node(k);
       const bool one_matrix = g[at].d[0] == dim{1} && g[at].d[1] == dim{1};
       for (int axis = one_matrix ? 2 : 0; axis < 4; ++axis) v.size[v.rank++] = g.sizes.value(g[at].d[axis], now_.sizes);

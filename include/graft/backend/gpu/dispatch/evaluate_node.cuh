@@ -2,7 +2,7 @@
 // Evaluates one graph node on the GPU by a kernel of its own, as backend/cpu/ops/evaluate.h does on the CPU.
 //
 // sum_to, rotate_grad, scatter, place and unpatch add to the output; the other operations overwrite it, a matmul only
-// if `accumulate` is 0. Operands and results may each be stored as Real, bf16 or f16; arithmetic is in Real. Kernels
+// if `accumulate` is 0. combine and grouped_wgrad overwrite it too. Operands and results may each be stored as Real, bf16 or f16; arithmetic is in Real. Kernels
 // are queued on the stream, and nothing waits for them. A rowwise launch (plan/launch/rowwise.h) is evaluated as its
 // norm or its last concat, with the additional operands of the launch.
 #pragma once
@@ -11,6 +11,7 @@
 #include <graft/backend/gpu/kernels/elementwise/layout.cuh>
 #include <graft/backend/gpu/kernels/elementwise/pointwise.cuh>
 #include <graft/backend/gpu/kernels/elementwise/rope_dropout.cuh>
+#include <graft/backend/gpu/kernels/experts/grouped_gemm_mma.cuh>
 #include <graft/backend/gpu/kernels/gather/gather_scatter.cuh>
 #include <graft/backend/gpu/kernels/linalg/dense.cuh>
 #include <graft/backend/gpu/kernels/linalg/neumann_block.cuh>
@@ -59,6 +60,30 @@ template <bool Compiled, class On> struct compiled_on {
       return multiply<Real, Narrow>(on, p, scratch);
     else
       return multiply(on, p, scratch);
+  }
+  template <sixteen_bit_types Narrow, class Real> status groups(const grouped_products<Real>& g) const {
+    if constexpr (!Compiled)
+      return not_compiled("grouped_matmul");
+    else if constexpr (runs_on_stream<On>)
+      return multiply_groups<Narrow>(on, g);
+    else
+      return multiply_groups(on, g);
+  }
+  template <class Real>
+  friend status route(const compiled_on& to, const tensor<Real>& table, const tensor<Real>& scores, long long k,
+                      int* chosen) {
+    if constexpr (Compiled) return route(to.on, table, scores, k, chosen);
+    return not_compiled("route");
+  }
+  template <class Real> friend status dispatch_rows(const compiled_on& to, const dispatched<Real>& f) {
+    if constexpr (Compiled) return dispatch_rows(to.on, f);
+    return not_compiled("dispatch");
+  }
+  template <class Real>
+  friend status combine_rows(const compiled_on& to, const tensor<Real>& out, const tensor<Real>& rows,
+                             const routing_table<Real>& routing, routed_by by, const expert_range& mine) {
+    if constexpr (Compiled) return combine_rows(to.on, out, rows, routing, by, mine);
+    return not_compiled("combine");
   }
   template <class Real>
   friend status combine(const compiled_on& to, op what, const tensor<Real>& out, const tensor<Real>& a,
@@ -150,6 +175,11 @@ template <class Real> struct evaluator {
   // The shard of a table that this rank has (tensor parallel), for operations that read a table.
   table_shard shard(const node& v) const { return is_shard(v) ? table_shard{true, argument(v, 0)} : table_shard{}; }
 
+  expert_range experts(const node& v) const {
+    const long long count = argument(v, 2), first = argument(v, 1);
+    return count > 0 ? expert_range{first, first + count} : expert_range{};
+  }
+
   attention_dropout_mask drops(const node& v, const operands<Real>& x) const {
     return attention_dropout_mask::of(x.ids, g.sizes.value(g[v.b].d[2], s), x.a.d[2], argument(v, 1));
   }
@@ -167,6 +197,7 @@ template <class Real> struct evaluator {
       return parts > 1 ? parts * count(g, i, s) : 0;
     }
     if (v.what == op::scatter) return scatter_add<Real>::needs(sizes(v.a));
+    if (v.what == op::route) return g.sizes.value(v.d[2], s);  // the chosen experts; an int is no larger than a Real
     if (v.what == op::rotate) return rotated<Real>::needs(sizes(v.a), sizes(v.b));
     if (v.what == op::rotate_grad) return rotation_traces<Real>::needs(sizes(v.a), sizes(v.c));
     if (v.what == op::attention_grad) return 2 * sizes(v.a).d[2] * (sizes(v.c).d[3] / argument(v, 0));
@@ -350,11 +381,21 @@ status evaluator<Real>::run(const On& on, id i, tensor<Real> out, const operands
       a.k = cache.p, a.v = cache.p + cache.d[3] / 2, a.k_row = cache.d[3];
       return attention_forward(here, a, out.p, out.d[3]);
     }
-    case op::route:
-    case op::dispatch:
+    case op::route: return route(with<Ops, op::route>(on), out, x.a, argument(v, 0), reinterpret_cast<int*>(scratch));
+    case op::dispatch: {
+      const dispatched<Real> f{out, x.a, routing_table<Real>(x.b), static_cast<routed_by>(v.k[0].v), experts(v)};
+      return dispatch_rows(with<Ops, op::dispatch>(on), f);
+    }
     case op::combine:
+      return combine_rows(with<Ops, op::combine>(on), out, x.a, routing_table<Real>(x.b),
+                          static_cast<routed_by>(v.k[0].v), experts(v));
     case op::grouped_matmul:
-    case op::grouped_wgrad: return fail(name, ": experts are not supported on the GPU yet; run them on the CPU");
+    case op::grouped_wgrad: {
+      const bool is_wgrad = v.what == op::grouped_wgrad;
+      const grouped_products<Real> f{
+          out, x.a, x.b, routing_table<Real>(x.c), is_wgrad ? out.d[1] : x.b.d[1], experts(v), is_wgrad, v.tb};
+      return with<Ops, op::grouped_matmul, op::grouped_wgrad>(on).template groups<Narrow>(f);
+    }
     case op::rank_sum:
     case op::rank_max: return fail(name, " is no kernel; it runs where a plan has the ranks");
     case op::host: return fail("host function '", v.name, "' cannot run on the GPU");

@@ -33,20 +33,14 @@ constexpr int node_kernels(const graph& g, id i, const size_values& s, dtype typ
     if (const attention_choice c = choice_of(g, i, attention_size_of(g, i, s, type), t); c.path != attention_path::node)
       return c.launches;
   auto size = [&](id of, int axis) { return g.sizes.value(g[of].d[axis], s); };
-  if (v.what == op::attention_grad || v.what == op::cached_attention || v.what == op::scatter) return 2;
+  if (v.what == op::attention_grad || v.what == op::cached_attention || v.what == op::scatter || v.what == op::route)
+    return 2;
   if (v.what == op::rotate_grad) return size(v.c, 0) > 1 ? 2 : 1;
   return v.what == op::matmul && splits_of_product(g, i, s) > 1 ? 2 : 1;
 }
-// Experts have no kernels on the GPU yet.
-constexpr bool has_kernel(op what) {
-  return what != op::route && what != op::dispatch && what != op::combine && what != op::grouped_matmul &&
-         what != op::grouped_wgrad;
-}
 // A product of large matrices that is neither a GEMM over rows nor a wgrad runs in float on the CUDA cores, at 12
 // Tflop/s where tensor cores reach 790.
-constexpr nodes_launch::capabilities node_capabilities() {
-  return {.runs = &has_kernel, .kernels = &node_kernels, .flop_factor = 64};
-}
+constexpr nodes_launch::capabilities node_capabilities() { return {.kernels = &node_kernels, .flop_factor = 64}; }
 template <> struct kernels_of_launch<nodes_launch> {
   static constexpr void add(kernel_selection& to, const type_plan& in, const nodes_launch& l) {
     to.nodes = to.nodes | op_bit(in.g[l.first].what);

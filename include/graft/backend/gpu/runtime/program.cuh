@@ -252,8 +252,7 @@ template <class T> program<T>::program(const graph& g, plan p) : g_(g), p_(std::
 template <class T> status program<T>::check_kernels() const {
   if (p_.breaks > 0) {
     const node& v = g_[p_.first_break];
-    if (v.what == op::host) return fail("host function '", v.name, "' cannot run on the GPU");
-    return fail(row(v.what).name, ": experts are not supported on the GPU yet; run them on the CPU");
+    return fail("host function '", v.name, "' cannot run on the GPU");
   }
   for (id i = 0; i < g_.size; ++i)
     if (p_.live[i] && is_attention(g_[i].what) && missing_attention_option(g_[i]) != nullptr)
@@ -444,6 +443,13 @@ template <class T> status program<T>::reserve_values(binding<T>& with, const siz
       for (int k = 0; k < 3; ++k) store_as_t(unshaped(g_, g_[l.first].operand(k)));
       store_as_t(l.first);
     }
+  for (const nodes_launch& l :
+       p_.all<nodes_launch>()) {  // tensor cores multiply the rows of experts; the routing stays
+    const node& v = g_[l.first];  // in float, which holds the numbers of rows
+    if (v.what != op::grouped_matmul && v.what != op::grouped_wgrad) continue;
+    for (const id i : {v.a, v.b}) store_as_t(unshaped(g_, i));
+    store_as_t(l.first);
+  }
   for (const nodes_launch& l : p_.all<nodes_launch>())  // an all-reduce keeps the element type of its operand
     if (row(g_[l.first].what).kind == op_class::collective && stored_as_t_[unshaped(g_, g_[l.first].a)])
       stored_as_t_.add(l.first);

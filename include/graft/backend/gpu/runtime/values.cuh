@@ -246,7 +246,8 @@ GRAFT_GPU_LIBRARY status values::compute_node(cudaStream_t stream, id i, element
   if (scratch_at_ == nullptr)
     if (status s = scratch_.reserve(scratch(i)); !s) return s;
   x.overwrites = v.what == op::rotate_grad, x.composed = composed_of(i);
-  if (accumulates_result(v.what) && !x.overwrites) {
+  const bool overwrites = x.overwrites || v.what == op::combine || v.what == op::grouped_wgrad;
+  if (accumulates_result(v.what) && !overwrites) {
     const auto bytes = static_cast<std::size_t>(elements(i) * bits_of(to.type) / 8);
     if (status s = check(cudaMemsetAsync(to.at, 0, bytes, stream), "clearing"); !s) return s;
   }

@@ -23,6 +23,7 @@ struct single_thread {
   __host__ __device__ void sync() const {}
   template <class Real> __host__ __device__ Real sum(Real v) const { return v; }
   template <class Real> __host__ __device__ Real most(Real v) const { return v; }
+  __host__ __device__ int sum_of_lower_ranks(int) const { return 0; }
   __host__ __device__ unsigned ballot(bool v) const { return v ? 1 : 0; }  // one bit per thread
   __host__ __device__ long long largest(double, long long at) const { return at; }
   template <int> __host__ __device__ double* team_shared_memory() const { return nullptr; }
@@ -85,6 +86,19 @@ struct block_team {
     __syncthreads();
     for (int w = 0; w < size / 32; ++w) v = partial[w] > v ? partial[w] : v;
     return v;
+  }
+  // The sum over the threads of lower rank.
+  __device__ int sum_of_lower_ranks(int v) const {
+    __shared__ int partial[32];
+    int inclusive = v;
+    for (int d = 1; d < 32; d *= 2)
+      if (const int other = __shfl_up_sync(0xffffffffU, inclusive, d); rank % 32 >= d) inclusive += other;
+    __syncthreads();
+    if (rank % 32 == 31) partial[rank / 32] = inclusive;
+    __syncthreads();
+    int before = inclusive - v;
+    for (int w = 0; w < rank / 32; ++w) before += partial[w];
+    return before;
   }
   // The index of the largest value of any thread; among equal values the smallest index.
   __device__ long long largest(double value, long long at) const {

@@ -95,6 +95,32 @@ __device__ void load_factor(product_tile<Real>& to, const element_ptr<Real>& mat
   });
 }
 
+// Adds the products of two tiles to the sums of a thread, which are 16 rows and 16 columns apart.
+template <class Real>
+__device__ __forceinline__ void add_products(Real (&acc)[4][4], const product_tile<Real>& left,
+                                             const product_tile<Real>& right) {
+  const int tx = static_cast<int>(threadIdx.x) % 16, ty = static_cast<int>(threadIdx.x) / 16;
+  for (int k = 0; k < product_tile_depth; ++k) {
+    Real x[4], y[4];
+    for (int i = 0; i < 4; ++i) x[i] = left[k][ty + 16 * i], y[i] = right[k][tx + 16 * i];
+    for (int i = 0; i < 4; ++i)
+      for (int j = 0; j < 4; ++j) acc[i][j] += x[i] * y[j];
+  }
+}
+// Calls store(row, column, sum) for the sums of a thread that are inside the result.
+template <class Real, class Store>
+__device__ __forceinline__ void store_products(Real (&acc)[4][4], long long row0, long long col0, long long rows,
+                                               long long cols, const Store& store) {
+  const int tx = static_cast<int>(threadIdx.x) % 16, ty = static_cast<int>(threadIdx.x) / 16;
+#pragma unroll 1
+  for (int i = 0; i < 4; ++i)  // rows are shifted through acc[0], because registers cannot be indexed
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      if (const long long r = row0 + ty + 16 * i, c = col0 + tx + 16 * j; r < rows && c < cols) store(r, c, acc[0][j]);
+      for (int k = 0; k < 3; ++k) acc[k][j] = acc[k + 1][j];
+    }
+}
+
 // Grid: x tiles of a result, y splits of the terms (split-K), z results. With several splits each block stores its
 // partial sums to `partial`; with one `partial` is null.
 template <class Real>
@@ -103,7 +129,6 @@ __global__ void __launch_bounds__(product_threads) tiled_products(products<Real>
   const long long tile_columns = (p.cols + product_tile_size - 1) / product_tile_size;
   const long long row0 = blockIdx.x / tile_columns * product_tile_size,
                   col0 = blockIdx.x % tile_columns * product_tile_size;
-  const int tx = static_cast<int>(threadIdx.x) % 16, ty = static_cast<int>(threadIdx.x) / 16;
   const long long results = p.sum ? 1 : p.count(), each = p.sum ? p.count() : 1;
   for (long long m = blockIdx.z; m < results; m += gridDim.z) {
     Real acc[4][4] = {};
@@ -114,25 +139,14 @@ __global__ void __launch_bounds__(product_threads) tiled_products(products<Real>
       load_factor(left, p.matrix(p.a, s), p.a, row0, p.rows, k0, p.depth);
       load_factor(right, p.matrix(p.b, s), p.b, col0, p.cols, k0, p.depth);
       __syncthreads();
-      for (int k = 0; k < product_tile_depth; ++k) {
-        Real x[4], y[4];
-        for (int i = 0; i < 4; ++i) x[i] = left[k][ty + 16 * i], y[i] = right[k][tx + 16 * i];
-        for (int i = 0; i < 4; ++i)
-          for (int j = 0; j < 4; ++j) acc[i][j] += x[i] * y[j];
-      }
+      add_products(acc, left, right);
     }
-#pragma unroll 1
-    for (int i = 0; i < 4; ++i)  // rows are shifted through acc[0], because registers cannot be indexed
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        if (const long long r = row0 + ty + 16 * i, c = col0 + tx + 16 * j; r < p.rows && c < p.cols) {
-          if (partial == nullptr)
-            p.store(m, r, c, acc[0][j]);
-          else
-            partial[((blockIdx.y * results + m) * p.rows + r) * p.cols + c] = acc[0][j];
-        }
-        for (int k = 0; k < 3; ++k) acc[k][j] = acc[k + 1][j];
-      }
+    store_products(acc, row0, col0, p.rows, p.cols, [&](long long r, long long c, Real v) {
+      if (partial == nullptr)
+        p.store(m, r, c, v);
+      else
+        partial[((blockIdx.y * results + m) * p.rows + r) * p.cols + c] = v;
+    });
   }
 }
 // Split-K reduction: adds the partial sums of one entry in the order of the splits.

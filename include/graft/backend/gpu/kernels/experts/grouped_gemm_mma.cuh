@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+// Grouped GEMM of a mixture of experts on tensor cores, sm_80 and later, by mma.sync m16n8k16: operands of 16 bits, or
+// one of 16 bits and one of float, which is rounded when it is loaded; float accumulators.
+//
+//   y [rows, n] = x [rows, k] W(expert)ᵀ or W(expert)    dW(expert) [m, n] = aᵀ b over the rows of the expert
+//
+// Tiles        Rows x Cols of a result per thread block, 64 of K per step. 16 x 64 for the few rows of decode, where
+//              the launch reads each matrix once and is bound by memory; 128 x 128 for prefill and training; 64 x 32
+//              for x Aᵀ of a low-rank branch; 64 x 64 for gradients, whose sides are a rank or a layer's width.
+// Pipeline     Stages of shared memory filled by cp.async in boxes of 64 rows of 128 bytes, K-major or MN-major as the
+//              operand lies in memory; a matrix without 16-byte alignment (a rank that is no multiple of eight) is read
+//              element by element.
+#pragma once
+#include <graft/backend/gpu/kernels/experts/grouped_gemm.cuh>
+#include <graft/backend/gpu/kernels/gemm/batched_mma.cuh>
+
+namespace graft::gpu {
+
+template <int Rows, int Cols, int WarpsM, int WarpsN, int Stages, int BlocksPerSm> struct grouped_mma_shape {
+  static constexpr int rows = Rows, cols = Cols, deep = 64, stages = Stages, warps_m = WarpsM, warps_n = WarpsN;
+  static constexpr int threads = 32 * WarpsM * WarpsN, blocks_per_sm = BlocksPerSm;
+  static constexpr int warp_rows = Rows / WarpsM, warp_cols = Cols / WarpsN;
+  static constexpr int a_bytes = Rows * 128, stage_bytes = a_bytes + Cols * 128, bytes = Stages * stage_bytes;
+};
+using grouped_decode = grouped_mma_shape<16, 64, 1, 4, 6, 3>;
+using grouped_prefill = grouped_mma_shape<128, 128, 2, 4, 3, 2>;
+using grouped_shrink = grouped_mma_shape<64, 32, 4, 1, 4, 4>;
+using grouped_wgrad_tile = grouped_mma_shape<64, 64, 2, 2, 3, 4>;
+
+namespace detail {
+
+// Whether the 16-byte vectors of an operand are aligned.
+template <class Real> __device__ __forceinline__ bool has_vectors(const factor<Real>& f, long long contiguous) {
+  const long long pitch = f.inner == 1 ? f.step : f.inner;
+  return (f.inner == 1 || f.step == 1) && reinterpret_cast<std::uintptr_t>(f.p.at) % 16 == 0 && pitch % 8 == 0 &&
+         contiguous % 8 == 0;
+}
+// An operand with the part of it that a thread block reads: rows (or columns) [from, end) of depth K.
+struct operand_range {
+  factor<float> f;
+  bool vectors;  // 16-byte vectors are aligned
+  int from, end, depth;
+};
+// Which vector of a tile the e-th copy moves, and from where. K-major: rows of K-vectors. MN-major: boxes of 64
+// columns with 64 rows of K each.
+struct tile_vector {
+  long long at;
+  std::uint32_t to;
+  int inside;  // elements of the vector that are inside the operand
+};
+__device__ __forceinline__ tile_vector vector_of(const operand_range& o, int e, int k0) {
+  const bool along = o.f.inner == 1;
+  const int box = along ? 0 : e / 512, line = along ? e / 8 : e / 8 % 64, vec = e % 8;
+  const int row = (along ? o.from : k0) + line, rows = along ? o.end : o.depth,
+            col = (along ? k0 : o.from + box * 64) + vec * 8, cols = along ? o.depth : o.end;
+  return {row * (along ? o.f.step : o.f.inner) + col, box * 8192 + stacked::swizzled_offset(line, vec),
+          row < rows && col < cols ? min_of(cols - col, 8) : 0};
+}
+// Operands of float, and those without aligned vectors: small ones (A and B of a branch), whose loads wait.
+template <class T, int Count, int Threads>
+__device__ __noinline__ void fill_rounded(std::uint32_t to, const operand_range& o, int k0) {
+  for (int e = static_cast<int>(threadIdx.x); e < Count * 8; e += Threads) {
+    const tile_vector v = vector_of(o, e, k0);
+    float x[8] = {};
+    if (o.vectors && v.inside > 0)
+      load_vec8(x, o.f.p, v.at);
+    else
+      for (int i = 0; i < 8; ++i) x[i] = i < v.inside ? o.f.p[v.at + i] : 0.0F;
+    ptx::store_shared(to + v.to, narrow_vec8<dtype_of<T>>(x));
+  }
+}
+// Loads Count rows (or columns) of an operand, 64 of K from k0 on.
+template <class T, int Count, int Threads>
+__device__ __forceinline__ void fill_operand(std::uint32_t to, const operand_range& o, int k0) {
+  if (!o.vectors || o.f.p.type != dtype_of<T>) return fill_rounded<T, Count, Threads>(to, o, k0);
+#pragma unroll
+  for (int i = 0; i < (Count * 8 + Threads - 1) / Threads; ++i) {
+    const int e = static_cast<int>(threadIdx.x) + i * Threads;
+    if (Count * 8 % Threads != 0 && e >= Count * 8) break;
+    const tile_vector v = vector_of(o, e, k0);
+    ptx::copy_async16(to + v.to, static_cast<const T*>(o.f.p.at) + (v.inside > 0 ? v.at : 0), v.inside > 0 ? 16 : 0);
+  }
+}
+// Fragments of an operand in a stage; `first` is the row (or column) in the tile.
+__device__ __forceinline__ void left_fragment(std::uint32_t (&a)[4], std::uint32_t tile, bool along, int first, int k,
+                                              int lane) {
+  stacked::left(a, along ? tile : tile + first / 64 * 8192, along, along ? first : first % 64, k, lane);
+}
+__device__ __forceinline__ void right_fragment(std::uint32_t (&b)[4], std::uint32_t tile, bool along, int first, int k,
+                                               int lane) {
+  stacked::right(b, along ? tile : tile + first / 64 * 8192, along, along ? first : first % 64, k, lane);
+}
+
+}  // namespace detail
+
+template <class T, class Shape>
+__global__ void __launch_bounds__(Shape::threads, Shape::blocks_per_sm)
+    grouped_mma_kernel(const __grid_constant__ grouped_products<float> g) {
+#if __CUDA_ARCH__ >= 800
+  extern __shared__ std::uint8_t raw[];
+  const std::uint32_t base = (ptx::shared_address(raw) + 127) & ~127U;
+  pdl_begin();
+  const expert_tile at = find_tile<Shape::threads>(g, blockIdx.x, Shape::rows, Shape::cols);
+  if (at.expert < 0) return;
+  const products<float> p = g.of(at.expert, at.first, at.count);
+  const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
+  const int warp_row = warp / Shape::warps_n * Shape::warp_rows, warp_col = warp % Shape::warps_n * Shape::warp_cols;
+  const bool a_along = p.a.inner == 1, b_along = p.b.inner == 1;
+  const detail::operand_range a_range{p.a, detail::has_vectors(p.a, a_along ? p.depth : p.rows), at.row0,
+                                      static_cast<int>(p.rows), static_cast<int>(p.depth)},
+      b_range{p.b, detail::has_vectors(p.b, b_along ? p.depth : p.cols), at.col0, static_cast<int>(p.cols),
+              static_cast<int>(p.depth)};
+  const int steps = static_cast<int>((p.depth + Shape::deep - 1) / Shape::deep);
+
+  auto fill = [&](int step) {
+    if (step < steps) {
+      const std::uint32_t to = base + step % Shape::stages * Shape::stage_bytes;
+      detail::fill_operand<T, Shape::rows, Shape::threads>(to, a_range, step * Shape::deep);
+      detail::fill_operand<T, Shape::cols, Shape::threads>(to + Shape::a_bytes, b_range, step * Shape::deep);
+    }
+    ptx::commit_copies();
+  };
+  constexpr int m_tiles = Shape::warp_rows / 16, n_pairs = Shape::warp_cols / 16;
+  float acc[m_tiles][2 * n_pairs][4] = {};
+  for (int s = 0; s < Shape::stages - 1; ++s) fill(s);
+  for (int step = 0; step < steps; ++step) {
+    ptx::wait_for_copies<Shape::stages - 2>();
+    __syncthreads();
+    fill(step + Shape::stages - 1);
+    const std::uint32_t a_tile = base + step % Shape::stages * Shape::stage_bytes, b_tile = a_tile + Shape::a_bytes;
+#pragma unroll
+    for (int k = 0; k < Shape::deep / 16; ++k) {
+      std::uint32_t a[m_tiles][4], b[n_pairs][4];
+#pragma unroll
+      for (int i = 0; i < m_tiles; ++i) detail::left_fragment(a[i], a_tile, a_along, warp_row + i * 16, k, lane);
+#pragma unroll
+      for (int j = 0; j < n_pairs; ++j) detail::right_fragment(b[j], b_tile, b_along, warp_col + j * 16, k, lane);
+#pragma unroll
+      for (int i = 0; i < m_tiles; ++i)
+#pragma unroll
+        for (int j = 0; j < 2 * n_pairs; ++j) ptx::mma_m16n8k16<T>(acc[i][j], a[i], &b[j / 2][j % 2 * 2]);
+    }
+  }
+  const bool pairs = p.c.type == dtype_of<T> && p.cols % 2 == 0 && reinterpret_cast<std::uintptr_t>(p.c.at) % 4 == 0;
+#pragma unroll
+  for (int i = 0; i < m_tiles; ++i)
+#pragma unroll
+    for (int j = 0; j < 2 * n_pairs; ++j)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const long long row = at.row0 + warp_row + i * 16 + lane / 4 + 8 * h,
+                        col = at.col0 + warp_col + j * 8 + lane % 4 * 2;
+        if (row >= p.rows || col >= p.cols) continue;
+        const float first = acc[i][j][2 * h], second = acc[i][j][2 * h + 1];
+        if (pairs) {
+          *reinterpret_cast<std::uint32_t*>(static_cast<T*>(p.c.at) + row * p.cols + col) = pack<T>(first, second);
+        } else {
+          p.c.put(row * p.cols + col, first);
+          if (col + 1 < p.cols) p.c.put(row * p.cols + col + 1, second);
+        }
+      }
+#endif
+}
+
+// ---- Which kernel runs
+
+template <class T, class Shape> status launch_grouped_mma(cudaStream_t stream, const grouped_products<float>& g) {
+  const auto kernel = &grouped_mma_kernel<T, Shape>;
+  constexpr int bytes = Shape::bytes + 128;  // aligned to the rows of a box
+  const auto* const entry = reinterpret_cast<const void*>(kernel);
+  if (status s = check(cudaFuncSetAttribute(entry, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "grouped GEMM");
+      !s)
+    return s;
+  const long long blocks = blocks_of(g, Shape::rows, Shape::cols);
+  if (blocks > 0x7fffffffLL) return fail("a grouped GEMM has more tiles than a grid");
+  grouped_products<float> argument = g;
+  void* arguments[] = {&argument};
+  cudaLaunchAttribute early = pdl_attribute();
+  const cudaLaunchConfig_t config{static_cast<unsigned>(blocks), Shape::threads, bytes, stream, &early,
+                                  device_has_pdl() ? 1U : 0U};
+  return launch(config, entry, arguments, "grouped GEMM");
+}
+template <class T> status run_grouped_mma(cudaStream_t stream, const grouped_products<float>& g) {
+  if (g.is_wgrad) return launch_grouped_mma<T, grouped_wgrad_tile>(stream, g);
+  // Decode: an expert that has rows has at most 16 of them on average.
+  if (g.routing.rows <= 16 * min_of(g.experts, g.routing.rows / 2 + 1))
+    return launch_grouped_mma<T, grouped_decode>(stream, g);
+  if (g.cols() <= grouped_shrink::cols) return launch_grouped_mma<T, grouped_shrink>(stream, g);
+  return launch_grouped_mma<T, grouped_prefill>(stream, g);
+}
+
+// Two operands of float, or of two 16-bit types, run in float; otherwise the 16-bit type is that of the tensor cores.
+template <sixteen_bit_types Narrow = sixteen_bit_types::both, class Real>
+status multiply_groups(const on_stream& on, const grouped_products<Real>& g) {
+  if (g.experts > max_experts)
+    return fail("a layer has ", g.experts, " experts, at most ", max_experts, " are supported");
+  if (g.routing.rows > 0x7fffffffLL / 2) return fail("a call has too many rows of experts: ", g.routing.rows);
+  if (g.out.count() == 0) return ok;
+  if (g.mine.end != 0 && !g.is_wgrad) {
+    const auto bytes = static_cast<std::size_t>(g.out.count() * bits_of(g.out.p.type) / 8);
+    if (status s = check(cudaMemsetAsync(g.out.p.at, 0, bytes, on.stream), "clearing rows of other experts"); !s)
+      return s;
+  }
+  if constexpr (dtype_of<Real> == dtype::f32) {
+    const dtype a = g.a.p.type, b = g.b.p.type;
+    const dtype type = a == b || b == dtype::f32 ? a : a == dtype::f32 ? b : dtype::f32;
+    if constexpr (has_type(Narrow, dtype::bf16))
+      if (type == dtype::bf16) return run_grouped_mma<__nv_bfloat16>(on.stream, g);
+    if constexpr (has_type(Narrow, dtype::f16))
+      if (type == dtype::f16) return run_grouped_mma<__half>(on.stream, g);
+  }
+  const long long blocks = blocks_of(g, product_tile_size, product_tile_size);
+  if (blocks > 0x7fffffffLL) return fail("a grouped GEMM has more tiles than a grid");
+  return launch_pdl(on.stream, &grouped_tiled_products<Real>, static_cast<unsigned>(blocks), product_threads,
+                    "grouped GEMM", g);
+}
+
+}  // namespace graft::gpu
