@@ -69,7 +69,9 @@ sequences generated(causal_lm<Engine>& model, const sequences& from, const sampl
 
 TEST_CASE_TEMPLATE("gpu models: captured or not, in a batch or alone, the same tokens", Engine, wide, narrow_type) {
   if (no_gpu()) return;
-  for (const auto& [family, adapter] : {std::pair{"llama", "lora"}, std::pair{"mistral", ""}, std::pair{"gpt2", ""}}) {
+  for (const auto& [family, adapter] :
+       {std::pair{"llama", "lora"}, std::pair{"mistral", ""}, std::pair{"gpt2", ""},
+        std::pair{"../experts/models/qwen3_moe", "lora_experts"}, std::pair{"../experts/models/gpt_oss", ""}}) {
     INFO(std::string(family));
     auto model = tuned<Engine>(family, adapter);
     for (const sampling_settings& how : {sampling_settings{}, sampling_settings{true, 0.8, 20, 0.9, 1.3, 3}}) {

@@ -63,17 +63,20 @@ template <class Real> status multiply_groups(const on_host& on, const gpu::group
 template <class Real> struct attention_on_host {
   const gpu::attention_operands<Real>& a;
   long long row, head;
-  std::vector<Real> p;
+  std::vector<Real> p, slope;
+  Real of_sink = 0;
   attention_on_host(const gpu::attention_operands<Real>& of, long long unit)
       : a(of), row(unit / of.queries), head(unit % of.queries) {
     Real most = 0, sum = 0;
     for (long long k = a.range[row]; k < a.range[a.rows + row]; ++k) {
       Real s = 0;
       for (int c = 0; c < a.head; ++c) s += query(c) * key(a.k, k, c);
-      p.push_back(s * a.scale()), most = std::max(most, p.back());
+      p.push_back(a.capped(s * a.scale())), slope.push_back(a.slope(p.back())), most = std::max(most, p.back());
     }
     for (Real& s : p) s = std::exp(s - most), sum += s;
+    if (a.has_sinks()) of_sink = std::exp(a.sink(row, static_cast<int>(head)) - most), sum += of_sink;
     for (Real& s : p) s /= sum;
+    of_sink /= sum;
   }
   Real query(int c) const { return a.q[row * a.q_row + head * a.head + c]; }
   Real key(const gpu::element_ptr<Real>& of, long long k, int c) const {
@@ -115,12 +118,13 @@ status attention_backward(const on_host& on, const gpu::attention_operands<Real>
     for (std::size_t k = 0; k < dp.size(); ++k)
       for (int c = 0; c < a.head; ++c) {
         const long long at = a.range[h.row] + static_cast<long long>(k);
-        const Real ds = a.scale() * h.p[k] * (dp[k] - mean);
+        const Real ds = a.scale() * h.p[k] * (dp[k] - mean) * h.slope[k];
         sum[static_cast<std::size_t>(h.row * a.q_row + own + c)] += ds * h.key(a.k, at, c);
         sum[static_cast<std::size_t>(at * a.q_row + q_width + shared + c)] += ds * h.query(c);
         sum[static_cast<std::size_t>(at * a.q_row + q_width + kv + shared + c)] +=
             h.p[k] * dout[h.row * width + own + c];
       }
+    if (a.has_sinks()) sum[static_cast<std::size_t>(h.row * a.q_row + q_width + 2 * kv + h.head)] = -h.of_sink * mean;
   }
   for (std::size_t i = 0; i < sum.size(); ++i) d.put(static_cast<long long>(i), sum[i]);
   return ok;
@@ -561,18 +565,21 @@ template <class Real> void model_ops() {
   for (const int head : {2, 8, 64, 80, 256})
     for (const int kv_heads : {1, 2}) {
       const int q = 4 * head, kv = kv_heads * head;
-      single_op<Real>(op::attention, {{1, 1, 8, q + 2 * kv}}, {1, 1, 8, q}).with(head).spans(own).check();
-      single_op<Real>(op::attention_grad, {{1, 1, 8, q + 2 * kv}, {1, 1, 8, q}}, {1, 1, 8, q + 2 * kv})
-          .with(head)
-          .second_is_third()
-          .spans(own)
-          .check();
-      // One row of each sequence, into a cache that has 40 slots for the first and 9 for the second.
-      single_op<Real>(op::cached_attention, {{1, 1, 2, q + 2 * kv}, {1, 1, 49, 2 * kv}}, {1, 1, 2, q})
-          .with(head)
-          .second_is_third()
-          .spans({0, 40, 37, 49, 36, 48})
-          .check();
+      for (const bool sinks : {false, true})
+        for (const double cap : {0.0, 1.5}) {
+          const int all = q + 2 * kv + (sinks ? 4 : 0);
+          const auto check = [&](op what, const std::vector<shape>& from, shape to,
+                                 const std::vector<std::int64_t>& at) {
+            single_op<Real> f(what, from, to);
+            if (what != op::attention) f.second_is_third();
+            f.with(head, 0, sinks ? 1 : 0).spans(at), f.n[f.operands].value = cap;
+            f.check();
+          };
+          check(op::attention, {{1, 1, 8, all}}, {1, 1, 8, q}, own);
+          check(op::attention_grad, {{1, 1, 8, all}, {1, 1, 8, q}}, {1, 1, 8, all}, own);
+          // One row of each sequence, into a cache that has 40 slots for the first and 9 for the second.
+          check(op::cached_attention, {{1, 1, 2, all}, {1, 1, 49, 2 * kv}}, {1, 1, 2, q}, {0, 40, 37, 49, 36, 48});
+        }
     }
 }
 
@@ -658,23 +665,6 @@ TEST_CASE("gpu node: a host function is refused") {
   const size_values none;
   const status s = gpu::evaluator<float>{g, none}(nullptr, 1, {}, {}, nullptr);
   CHECK(std::string(s.message()) == "host function 'clip' cannot run on the GPU");
-}
-
-TEST_CASE("gpu node: soft caps and sinks of attention are refused by name") {
-  for (const op what : {op::attention, op::cached_attention, op::attention_grad})
-    for (const bool capped : {true, false}) {
-      single_op<float> f(what, {{1, 1, 2, 8}}, {1, 1, 2, 4});
-      if (capped)
-        f.op_node().value = 30;
-      else
-        f.op_node().k[2] = {1};
-      const graph g{f.n, 2, f.sizes, nullptr, 0, nullptr, 0, {}};
-      const size_values none;
-      const status s = gpu::evaluator<float>{g, none}(nullptr, 1, {}, {}, nullptr);
-      CHECK(std::string(s.message()) ==
-            std::string(capped ? "attention with a soft cap on its scores" : "attention with sinks") +
-                " has no kernel on the GPU; run this model on the CPU");
-    }
 }
 
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A Llama of any shape with random weights in bf16, small enough that activations stay of order one.
+// A Llama or Mixtral of any shape with random weights in bf16, small enough that activations stay of order one.
 #pragma once
 #include <graft/core/quant_format.h>
 #include <graft/core/splitmix64.h>
@@ -19,12 +19,19 @@ inline model_config llama_config(int layers, int width, int inner, int vocabular
   c.norm_eps = 1e-5, c.embedding_width = width, c.attention_scale = 1 / std::sqrt(128.0), c.rope.theta = 500000;
   return c;
 }
+inline model_config mixtral_config(int layers, int width, int inner, int experts, int per_token, int vocabulary,
+                                   int positions) {
+  model_config c = llama_config(layers, width, inner, vocabulary, positions);
+  c.family = &families::mixtral, c.experts = experts, c.experts_per_token = per_token;
+  c.expert_intermediate_size = inner;
+  return c;
+}
 struct random_memory {
   std::deque<std::vector<std::uint16_t>> numbers;
   std::vector<float> scales;
   std::deque<quant_state> quant;
 };
-// With `quantized`, the projections are quantized to NF4.
+// With `quantized`, the projections of a Llama are quantized to NF4.
 inline model_weights random_weights(const model_config& c, bool quantized = false) {
   model_weights w;
   auto memory = std::make_shared<random_memory>();
@@ -55,6 +62,11 @@ inline model_weights random_weights(const model_config& c, bool quantized = fals
     view& v = w.tensors[name];
     v.type = dtype::nf4, v.size[0] = rows, v.quant = &p;
   };
+  const auto put_experts = [&](const std::string& name, long long rows, long long cols) {
+    put(name, c.experts * rows, cols);
+    view& v = w.tensors[name];
+    v.size[0] = c.experts, v.size[1] = rows, v.size[2] = cols, v.rank = 3;
+  };
   const long long kv = static_cast<long long>(c.kv_heads) * c.head_dim;
   put("model.embed_tokens.weight", c.vocabulary, c.hidden_size), put("lm_head.weight", c.vocabulary, c.hidden_size);
   put("model.norm.weight", c.hidden_size, 1);
@@ -65,6 +77,12 @@ inline model_weights random_weights(const model_config& c, bool quantized = fals
         project(at + "self_attn.o_proj.weight", c.hidden_size, c.hidden_size);
     project(at + "self_attn.k_proj.weight", kv, c.hidden_size),
         project(at + "self_attn.v_proj.weight", kv, c.hidden_size);
+    if (c.experts > 0) {
+      put(at + "mlp.gate.weight", c.experts, c.hidden_size);
+      put_experts(at + "mlp.experts.gate_up_proj", 2LL * c.expert_intermediate_size, c.hidden_size);
+      put_experts(at + "mlp.experts.down_proj", c.hidden_size, c.expert_intermediate_size);
+      continue;
+    }
     project(at + "mlp.gate_proj.weight", c.intermediate_size, c.hidden_size),
         project(at + "mlp.up_proj.weight", c.intermediate_size, c.hidden_size);
     project(at + "mlp.down_proj.weight", c.hidden_size, c.intermediate_size);

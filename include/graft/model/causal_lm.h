@@ -48,11 +48,6 @@ template <class Engine> class causal_lm {
 
   static result<causal_lm> make(const model_config& config, model_weights weights, const model_options& options = {}) {
     if (status good = check_supported(config); !good) return good.failure();
-    if constexpr (!Engine::reads_host_memory)
-      if (config.attention_soft_cap > 0)
-        return fail(config.family->name,
-                    ": attention with a soft cap on its scores has no kernel on the GPU; run this "
-                    "model on the CPU");
     const int context = options.context > 0 && config.family->has_rope ? options.context : default_context(config);
     causal_lm m(config, std::move(weights), context);
     m.registry_.capacity = options.adapters, m.registry_.rule = options.several;

@@ -190,14 +190,11 @@ constexpr attention_size attention_size_of(const graph& g, id i, const size_valu
   if (p.cached) p.slots = g.sizes.value(g[v.c].d[2], s);
   return p;
 }
-// What no kernel computes of an attention node; null: all of it has kernels.
-constexpr const char* missing_attention_option(const node& v) {
-  const attention_options o = attention_options_of(v);
-  return o.soft_cap > 0 ? "attention with a soft cap on its scores" : o.sinks ? "attention with sinks" : nullptr;
-}
-// Attention with dropout, whose range operand has five rows, is always evaluated as a node.
+// Attention with dropout, whose range operand has five rows, with a soft cap or with sinks is always evaluated as a
+// node, by the reference kernels.
 constexpr attention_choice choice_of(const graph& g, id i, const attention_size& p, const target& device) {
-  if (g[g[i].b].d[2] == dim{5} || missing_attention_option(g[i]) != nullptr) return {};
+  const attention_options with = attention_options_of(g[i]);
+  if (g[g[i].b].d[2] == dim{5} || with.soft_cap > 0 || with.sinks) return {};
   return g[i].what == op::attention_grad ? choose_attention_grad(p, device) : choose_attention(p, device);
 }
 

@@ -240,8 +240,6 @@ status evaluator<Real>::run(const On& on, id i, tensor<Real> out, const operands
     if (!element_ptr<Real>::is_supported(t->p.type))
       return fail(name, " computes with ", name_of(dtype_of<Real>), ", bf16 and f16, not with ", name_of(t->p.type));
   if (n == 0) return ok;
-  if (is_attention(v.what) && missing_attention_option(v) != nullptr)
-    return fail(missing_attention_option(v), " has no kernel on the GPU; run this model on the CPU");
   switch (v.what) {
     case op::input:
     case op::ids:
@@ -366,18 +364,22 @@ status evaluator<Real>::run(const On& on, id i, tensor<Real> out, const operands
       return with<Ops, op::cross_entropy_grad>(on).matrices(x.a.rows(), x.a.d[3], f, name);
     }
     case op::attention:
-      return attention_forward(with<Ops, op::attention>(on),
-                               attention_operands_of(x.a, out.d[3], x.ids, argument(v, 0), drops(v, x)), out.p,
-                               out.d[3]);
+      return attention_forward(
+          with<Ops, op::attention>(on),
+          attention_operands_of(x.a, out.d[3], x.ids, argument(v, 0), drops(v, x), attention_options_of(v)), out.p,
+          out.d[3]);
     case op::attention_grad:
-      return attention_backward(with<Ops, op::attention_grad>(on),
-                                attention_operands_of(x.a, x.c.d[3], x.ids, argument(v, 0), drops(v, x)), x.c.p,
-                                x.c.d[3], out.p, scratch);
+      return attention_backward(
+          with<Ops, op::attention_grad>(on),
+          attention_operands_of(x.a, x.c.d[3], x.ids, argument(v, 0), drops(v, x), attention_options_of(v)), x.c.p,
+          x.c.d[3], out.p, scratch);
     case op::cached_attention: {  // the first kernel writes keys and values to their cache slots
       const auto here = with<Ops, op::cached_attention>(on);
       const tensor<Real>& cache = x.c;
-      if (status s = here.elements(x.a.d[2] * cache.d[3], append_keys<Real>{cache, x.a, x.ids}, name); !s) return s;
-      attention_operands<Real> a = attention_operands_of(x.a, out.d[3], x.ids, argument(v, 0));
+      if (status s = here.elements(x.a.d[2] * cache.d[3], append_keys<Real>{cache, x.a, x.ids, out.d[3]}, name); !s)
+        return s;
+      attention_operands<Real> a =
+          attention_operands_of(x.a, out.d[3], x.ids, argument(v, 0), {}, attention_options_of(v));
       a.k = cache.p, a.v = cache.p + cache.d[3] / 2, a.k_row = cache.d[3];
       return attention_forward(here, a, out.p, out.d[3]);
     }

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reference attention kernels, forward and backward, without tensor cores: any storage type and any head size up to
-// 256. They evaluate single nodes and are the only ones with dropout of attention probabilities.
+// 256. They evaluate single nodes and are the only ones with dropout of attention probabilities, soft caps and sinks.
 //
 //   O = softmax(Q Kᵀ / √d) V      with P the probabilities and δ = <P, dP> of a row:
 //   dP = dO Vᵀ     dS = P ⊙ (dP - δ) / √d     dQ = dS K     dK = dSᵀ Q     dV = Pᵀ dO
 //   With dropout, O and dV use the scaled remaining probabilities, and dP of dropped ones is 0.
+//   With a soft cap c, a score s becomes c tanh(s / c), whose slope 1 - tanh² multiplies dS. A sink is one more score of
+//   a row and head that has no value: it joins the denominator, and its gradient is -P δ.
 //
 // Forward, dQ    One CTA of 8 warps per (row, query head). The warps divide the keys, each with a running maximum
 //                (Milakov and Gimelshein 2018), and are combined in warp order. A row's result depends on its own range
@@ -14,6 +16,7 @@
 #include <graft/backend/attention_dropout.h>
 #include <graft/backend/gpu/kernels/elementwise/for_each.cuh>
 #include <graft/backend/gpu/tile/tensor.cuh>
+#include <graft/graph/rules_model.h>
 
 #include <cmath>
 #include <limits>
@@ -30,14 +33,25 @@ template <class Real> struct attention_operands {
   long long rows = 0;
   int head = 0, queries = 0, kv_heads = 0;  // columns of a head, query heads, KV heads
   attention_dropout_mask drops{};
+  Real soft_cap = 0;          // 0: none
+  element_ptr<Real> sinks{};  // a column for each query head, in rows of q_row; null: none
 
   __host__ __device__ int group_size() const { return queries / kv_heads; }
   __host__ __device__ Real scale() const { return Real(1) / std::sqrt(static_cast<Real>(head)); }
+  // The score of scaled query · key.
+  __host__ __device__ Real capped(Real s) const { return soft_cap > 0 ? soft_cap * std::tanh(s / soft_cap) : s; }
+  // The derivative of capped(), by its value.
+  __host__ __device__ Real slope(Real score) const {
+    return soft_cap > 0 ? Real(1) - score * score / (soft_cap * soft_cap) : Real(1);
+  }
+  __host__ __device__ bool has_sinks() const { return sinks.at != nullptr; }
+  __host__ __device__ Real sink(long long row, int query) const { return sinks[row * q_row + query]; }
 };
 template <class Real>
 attention_operands<Real> attention_operands_of(const tensor<Real>& qkv, long long q_width, const std::int64_t* range,
-                                               long long head, const attention_dropout_mask& drops = {}) {
-  const long long kv = (qkv.d[3] - q_width) / 2;
+                                               long long head, const attention_dropout_mask& drops = {},
+                                               const attention_options& with = {}) {
+  const long long queries = q_width / head, kv = (qkv.d[3] - q_width - (with.sinks ? queries : 0)) / 2;
   return {qkv.p,
           qkv.p + q_width,
           qkv.p + (q_width + kv),
@@ -46,9 +60,11 @@ attention_operands<Real> attention_operands_of(const tensor<Real>& qkv, long lon
           range,
           qkv.d[2],
           static_cast<int>(head),
-          static_cast<int>(q_width / head),
+          static_cast<int>(queries),
           static_cast<int>(kv / head),
-          drops};
+          drops,
+          static_cast<Real>(with.soft_cap),
+          with.sinks ? qkv.p + (q_width + 2 * kv) : element_ptr<Real>{}};
 }
 
 // The columns of a head that a lane holds: lane, lane + 32, …
@@ -124,6 +140,11 @@ template <class Real> struct softmax_totals {
     }
     most = all, sum = total, weighted_sum = with;
   }
+  // Adds a score without a value.
+  __device__ void add_sink(Real score) {
+    const Real all = score > most ? score : most, before = sum > 0 ? std::exp(most - all) : Real(0);
+    sum = sum * before + std::exp(score - all), weighted_sum *= before, most = all;
+  }
 };
 
 template <class Real>
@@ -137,12 +158,14 @@ __global__ void attention_rows_kernel(attention_operands<Real> a, element_ptr<Re
   for (long long key = r.first + r.warp; key < r.end; key += attention_warps) {
     k.load(a.k + (key * a.k_row + r.group_at), a.head, r.lane);
     v.load(a.v + (key * a.k_row + r.group_at), a.head, r.lane);
-    const Real s = q.dot(k), most = s > t.most ? s : t.most, before = std::exp(t.most - most), p = std::exp(s - most);
+    const Real s = a.capped(q.dot(k)), most = s > t.most ? s : t.most, before = std::exp(t.most - most),
+               p = std::exp(s - most);
     t.sum = t.sum * before + p, t.most = most;
     o.scale(before), o.add(p * a.drops.template factor<Real>(r.row, r.query, key), v);
   }
   const Real own = t.most;
   t.reduce_warps(r.lane, r.warp);
+  if (a.has_sinks()) t.add_sink(a.sink(r.row, r.query));
   o.scale(own == -std::numeric_limits<Real>::infinity() ? Real(0) : std::exp(own - t.most));
   o.store_sum(out + (r.row * out_row + r.head_at), a.head, t.sum > 0 ? Real(1) / t.sum : Real(0), partial);
 }
@@ -161,11 +184,13 @@ __global__ void attention_dq_rows_kernel(attention_operands<Real> a, element_ptr
   for (long long key = r.first + r.warp; key < r.end; key += attention_warps) {
     k.load(a.k + (key * a.k_row + r.group_at), a.head, r.lane);
     v.load(a.v + (key * a.k_row + r.group_at), a.head, r.lane);
-    const Real s = q.dot(k), most = s > t.most ? s : t.most, before = std::exp(t.most - most), p = std::exp(s - most);
+    const Real s = a.capped(q.dot(k)), most = s > t.most ? s : t.most, before = std::exp(t.most - most),
+               p = std::exp(s - most);
     const Real dropout_scale = a.drops.template factor<Real>(r.row, r.query, key);
     t.sum = t.sum * before + p, t.weighted_sum = t.weighted_sum * before + p * dropout_scale * o.dot(v), t.most = most;
   }
   t.reduce_warps(r.lane, r.warp);
+  if (a.has_sinks()) t.add_sink(a.sink(r.row, r.query));
   const Real log_sum = t.sum > 0 ? t.most + std::log(t.sum) : Real(0),
              mean = t.sum > 0 ? t.weighted_sum / t.sum : Real(0);
   if (threadIdx.x == 0) stats[2 * blockIdx.x] = log_sum, stats[2 * blockIdx.x + 1] = mean;
@@ -173,7 +198,13 @@ __global__ void attention_dq_rows_kernel(attention_operands<Real> a, element_ptr
     k.load(a.k + (key * a.k_row + r.group_at), a.head, r.lane);
     v.load(a.v + (key * a.k_row + r.group_at), a.head, r.lane);
     const Real dropout_scale = a.drops.template factor<Real>(r.row, r.query, key);
-    dq.add(std::exp(q.dot(k) - log_sum) * (dropout_scale * o.dot(v) - mean), k);
+    const Real s = a.capped(q.dot(k));
+    dq.add(std::exp(s - log_sum) * (dropout_scale * o.dot(v) - mean) * a.slope(s), k);
+  }
+  if (a.has_sinks() && threadIdx.x == 0) {
+    const long long kv = static_cast<long long>(a.kv_heads) * a.head,
+                    sinks_at = a.queries * static_cast<long long>(a.head) + 2 * kv;
+    d.put(r.row * a.q_row + sinks_at + r.query, -std::exp(a.sink(r.row, r.query) - log_sum) * mean);
   }
   dq.store_sum(d + (r.row * a.q_row + r.head_at), a.head, a.scale(), partial);
 }
@@ -198,9 +229,10 @@ __global__ void attention_dkv_rows_kernel(attention_operands<Real> a, element_pt
       for (int h = group * a.group_size(); h < (group + 1) * a.group_size(); ++h) {
         q.load(a.q + (row * a.q_row + static_cast<long long>(h) * a.head), a.head, lane);
         o.load(dout + (row * out_row + static_cast<long long>(h) * a.head), a.head, lane);
-        const Real p = std::exp(q.dot(k) - stats[2 * (row * a.queries + h)]);
+        const Real s = a.capped(q.dot(k)), p = std::exp(s - stats[2 * (row * a.queries + h)]);
         const Real dropout_scale = a.drops.template factor<Real>(row, h, key);
-        dk.add(p * (dropout_scale * o.dot(v) - stats[2 * (row * a.queries + h) + 1]), q), dv.add(p * dropout_scale, o);
+        dk.add(p * (dropout_scale * o.dot(v) - stats[2 * (row * a.queries + h) + 1]) * a.slope(s), q);
+        dv.add(p * dropout_scale, o);
       }
     }
   }
@@ -213,9 +245,10 @@ __global__ void attention_dkv_rows_kernel(attention_operands<Real> a, element_pt
 template <class Real> struct append_keys {
   tensor<Real> cache, qkv;
   const std::int64_t* range;
+  long long first;  // column of the keys in qkv
   __host__ __device__ void operator()(long long i) const {
     const long long width = cache.d[3], row = i / width, c = i % width, own = range[2 * qkv.d[2] + row];
-    if (own >= 0 && own < cache.d[2]) cache.p.put(own * width + c, qkv.p[row * qkv.d[3] + (qkv.d[3] - width) + c]);
+    if (own >= 0 && own < cache.d[2]) cache.p.put(own * width + c, qkv.p[row * qkv.d[3] + first + c]);
   }
 };
 
