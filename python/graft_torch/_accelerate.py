@@ -47,9 +47,9 @@ class _State:
         try:
             plan = _peft.plan_of(layer, adapters, self.configs, self.module)
         except _peft.Unsupported as e:
-            plan = _Refusal(str(e), configs)
+            plan = _Refusal(str(e), configs, _peft.memory_of(layer))
         if plan is None:
-            plan = _Refusal("no adapter of this layer is active", configs)
+            plan = _Refusal("no adapter of this layer is active", configs, _peft.memory_of(layer))
         self.plans[adapters] = plan
         if not isinstance(plan, _Refusal) and plan.training is _peft.Dropout.BRANCHES:
             for adapter in adapters:
@@ -66,7 +66,7 @@ class _State:
         try:
             branch = _peft.branch_of(layer, adapter, self.configs, self.module)
         except _peft.Unsupported as e:
-            branch = _Refusal(str(e), (self.configs.get(adapter),))
+            branch = _Refusal(str(e), (self.configs.get(adapter),), _peft.memory_of(layer))
         if branch is None:
             self.branches.pop(adapter, None)
             return None
@@ -85,16 +85,18 @@ class _State:
         for config, adapter in zip(plan.configs, adapters):
             if self.configs.get(adapter) is not config:
                 return False
+        if plan.memory != _peft.memory_of(layer):
+            return False
         if isinstance(plan, _Refusal):
             return True
         return plan.scalings == _peft.scalings_of(layer, adapters) and plan.inside.is_current()
 
 
 class _Refusal:
-    __slots__ = ("why", "configs")
+    __slots__ = ("why", "configs", "memory")
 
-    def __init__(self, why, configs):
-        self.why, self.configs = why, configs
+    def __init__(self, why, configs, memory):
+        self.why, self.configs, self.memory = why, configs, memory
 
 
 def _versions(tensors):
@@ -119,13 +121,16 @@ def _refusal_of_call(layer, plan, x):
         return "the base weight is trained too"
     if bias is not None and bias.requires_grad and not plan.trains_bias:
         return "the bias of the base layer is trained too"
-    if not (weight.is_cpu and x.is_cpu):
-        return f"x or the weight lies on {x.device}, {weight.device}, and this build has kernels for the CPU alone"
-    if x.dtype != weight.dtype or not x.dtype.is_floating_point:
-        if not x.dtype.is_floating_point:
-            return f"x is {x.dtype}"
-        if not torch.is_autocast_enabled("cpu"):
-            return f"x is {x.dtype} and the weight is {weight.dtype}"
+    if x.device != weight.device:
+        return f"x is on {x.device} and the weight is on {weight.device}"
+    if not x.dtype.is_floating_point:
+        return f"x is {x.dtype}"
+    if torch.is_autocast_enabled(x.device.type):
+        dtype = torch.get_autocast_dtype(x.device.type)
+        if x.is_cuda and weight.dtype != dtype:
+            return f"autocast computes in {dtype} and the weight is {weight.dtype}"
+    elif x.dtype != weight.dtype:
+        return f"x is {x.dtype} and the weight is {weight.dtype}"
     if plan.inside.has_hooks():
         return "a module inside the layer has hooks"
     return None
@@ -147,8 +152,9 @@ def _keep_with_peft(state, why):
 
 def _rows(x, tensors, text, number):
     """graft::adapted_linear on the rows of x, whatever its number of dimensions."""
-    if torch.is_autocast_enabled("cpu"):
-        x = x.to(torch.get_autocast_dtype("cpu"))
+    device = x.device.type
+    if torch.is_autocast_enabled(device):
+        x = x.to(torch.get_autocast_dtype(device))
     if x.dim() == 2:
         return adapted_linear(x, tensors, text, number, _versions(tensors))
     y = adapted_linear(x.reshape(-1, x.shape[-1]), tensors, text, number, _versions(tensors))
@@ -181,7 +187,7 @@ def _whole_with_dropout(layer, plan, x, number):
 
 def _mixed_batch(layer, state, x, names):
     """A batch whose first axis has an adapter per entry (PEFT's adapter_names); None: PEFT's forward takes it."""
-    if not torch.is_tensor(x) or not x.is_cpu or not x.dtype.is_floating_point or layer.training:
+    if not torch.is_tensor(x) or x.device.type not in ("cpu", "cuda") or not x.dtype.is_floating_point or layer.training:
         return None
     branches = {}
     for name in dict.fromkeys(names):
@@ -200,7 +206,7 @@ def _mixed_batch(layer, state, x, names):
     layer._check_forward_args(x, adapter_names=names)
     y = layer.base_layer(x)
     for name, branch in branches.items():
-        rows = torch.tensor([k for k, n in enumerate(names) if n == name])
+        rows = torch.tensor([k for k, n in enumerate(names) if n == name], device=x.device)
         y = y.index_add(0, rows, _branch(layer, branch, x[rows]).to(y.dtype))
     return y
 

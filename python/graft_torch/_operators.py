@@ -13,6 +13,7 @@ if not _library.exists():
 torch.ops.load_library(str(_library))
 
 ops = torch.ops.graft
+has_cuda_kernels = ops.has_cuda_kernels()
 
 
 @functools.lru_cache(maxsize=None)
@@ -27,7 +28,9 @@ def _branch(layer):
     return sizes and (sizes["out"], sizes["in"])
 
 
-def _compute_dtype(x, tensors):
+def _saved_dtype(x, tensors):
+    if x.device.type == "cuda":
+        return x.dtype
     wide = x.dtype == torch.float64 or tensors[0].dtype == torch.float64
     return torch.float64 if wide else torch.float32
 
@@ -39,7 +42,7 @@ def _(x, tensors, layer, number, versions, save):
     torch._check(x.shape[1] == features, lambda: f"x has shape {list(x.shape)}, expected [tokens, {features}]")
     y = x.new_empty((x.shape[0], out))
     saved = (x.shape[0], _saved_width(layer)) if save else (0, 0)
-    return y, x.new_empty(saved, dtype=_compute_dtype(x, tensors))
+    return y, x.new_empty(saved, dtype=_saved_dtype(x, tensors))
 
 
 @torch.library.register_fake("graft::adapted_linear_backward")

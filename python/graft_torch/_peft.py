@@ -10,7 +10,7 @@ import json
 
 import torch
 
-from ._operators import complete, ops
+from ._operators import complete, has_cuda_kernels, ops
 
 
 class Unsupported(Exception):
@@ -61,11 +61,11 @@ def config_text(config, module):
 class TensorRef:
     """A tensor of an adapter in the module of its layer: an attribute, an entry of it, and attributes of the entry."""
 
-    __slots__ = ("attribute", "key", "rest", "shape", "corner", "constant", "joins", "place")
+    __slots__ = ("attribute", "key", "rest", "shape", "corner", "constant", "joins", "place", "dense")
 
     def __init__(self, attribute=None, key=None, rest=(), constant=None):
         self.attribute, self.key, self.rest, self.constant = attribute, key, tuple(rest), constant
-        self.shape = self.corner = self.joins = self.place = None
+        self.shape = self.corner = self.joins = self.place = self.dense = None
 
     def find_place(self, layer):
         """Remembers the dictionary of the tensor, which spares the attributes of modules in every call."""
@@ -89,8 +89,25 @@ class TensorRef:
         if t is None:
             t = self.raw(layer)
         if self.corner is not None:
-            return t[tuple(slice(0, n) for n in self.corner)]
+            t = t[tuple(slice(0, n) for n in self.corner)]
+            return t if t.is_cpu or t.requires_grad else self._dense(t)
         return t if self.shape is None else t.reshape(self.shape)
+
+    def _dense(self, t):
+        """A copy without gaps of a frozen tensor, as kernels on a GPU read it, which stays until the tensor changes."""
+        if t.is_contiguous():
+            return t
+        if torch.compiler.is_compiling():
+            return t.contiguous()
+        of = (t.data_ptr(), t.dtype, t.device, t._version)
+        if self.dense is None or self.dense[0] != of:
+            self.dense = of, t.contiguous()
+        return self.dense[1]
+
+    def bring_to(self, device):
+        """Moves a tensor that is no part of the module to where the module is."""
+        if self.constant is not None and self.constant.device != device:
+            self.constant = self.constant.to(device)
 
 
 def _place(module, path):
@@ -302,7 +319,7 @@ class Dropout(enum.Enum):
 class Branch:
     """What one adapter adds to its base layer, on an input of its own."""
 
-    __slots__ = ("text", "refs", "adapter", "config", "scalings", "inside", "number", "_dropout", "_parameters",
+    __slots__ = ("text", "refs", "adapter", "config", "scalings", "inside", "number", "memory", "_dropout", "_parameters",
                  "__weakref__")
 
     @property
@@ -328,7 +345,7 @@ class Plan:
     """
 
     __slots__ = ("text", "refs", "has_bias", "trains_bias", "transposed", "training", "configs", "scalings",
-                 "eval_only", "inside", "base")
+                 "eval_only", "inside", "base", "memory")
 
     def base_tensors(self):
         """The weight and the bias of the base layer, as they lie there."""
@@ -346,6 +363,36 @@ class Plan:
         for ref in self.refs:
             all_of_them.append(ref.tensor(layer))
         return all_of_them
+
+
+def memory_of(layer):
+    """Device and type of the base layer, which say which kernels there are for it."""
+    base = layer.get_base_layer()
+    weight = base._parameters.get("weight")
+    if weight is None:  # parametrized
+        weight = next(base.parameters(), None)
+    return None if weight is None else (weight.device, weight.dtype)
+
+
+def _refuse_device(memory):
+    device, dtype = memory
+    if device.type == "cpu":
+        return
+    if device.type != "cuda":
+        raise Unsupported(f"the layer is on {device}, and graft_torch has kernels for the CPU and for CUDA")
+    if not has_cuda_kernels:
+        raise Unsupported(f"the layer is on {device}, and this build of graft_torch has kernels for the CPU alone; "
+                          "install it where nvcc and a torch with CUDA are")
+    if dtype not in (torch.float32, torch.bfloat16, torch.float16):
+        raise Unsupported(f"the weight is {dtype}, and the kernels for CUDA compute in float32, bfloat16 and float16")
+
+
+def _refuse_copies(refs, layer):
+    """On a GPU a layer is bound to the memory of its tensors, which takes longer than a call."""
+    for ref in refs:
+        if ref.joins is not None or (ref.shape is not None and not ref.raw(layer).is_contiguous()):
+            raise Unsupported("tensors of the adapter have no memory of their own in the form that kernels for CUDA read; "
+                              "every call would copy them")
 
 
 def base_of(layer):
@@ -420,6 +467,8 @@ def branch_of(layer, adapter, configs, module):
         return None
     _, out, features, _ = base_of(layer)
     branch = Branch()
+    branch.memory = memory_of(layer)
+    _refuse_device(branch.memory)
     branch.adapter, branch.config = adapter, configs.get(adapter)
     if branch.config is None:
         raise Unsupported(f"the model has no configuration of adapter '{adapter}'")
@@ -433,6 +482,9 @@ def branch_of(layer, adapter, configs, module):
     branch.refs = [ref_of(leaf, layer, adapter, out, features) for leaf in d["leaves"]]
     for ref in branch.refs:
         ref.find_place(layer)
+        ref.bring_to(branch.memory[0])
+    if branch.memory[0].type == "cuda":
+        _refuse_copies(branch.refs, layer)
     text = {"bias": False, "branch": {"out": out, "in": features}, "adapters": [_adapter_text(d, layer, adapter)]}
     try:
         with torch.no_grad():
@@ -463,6 +515,10 @@ def plan_of(layer, adapters, configs, module):
     base, out, features, transposed = base_of(layer)
     has_bias = base.bias is not None
     plan = Plan()
+    plan.memory = memory_of(layer)
+    _refuse_device(plan.memory)
+    if transposed and plan.memory[0].type == "cuda":
+        raise Unsupported("Conv1D stores its weight transposed, and the kernels for CUDA read rows of the weight")
     plan.base, plan.has_bias, plan.transposed, plan.refs = base, has_bias, transposed, []
     plan.configs = tuple(configs.get(a) for a in adapters)
     plan.scalings, plan.inside = scalings_of(layer, adapters), Inside(layer)
@@ -487,6 +543,9 @@ def plan_of(layer, adapters, configs, module):
     plan.training = _training_of(present, configs)
     for ref in plan.refs:
         ref.find_place(layer)
+        ref.bring_to(plan.memory[0])
+    if plan.memory[0].type == "cuda":
+        _refuse_copies(plan.refs, layer)
     if len(described) > 1:
         kinds = {_type_name(c) for c in plan.configs if c is not None}
         dora = any(getattr(c, "use_dora", False) for c in plan.configs)
