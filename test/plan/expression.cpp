@@ -1,9 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Elementwise fusion: which nodes of a backward pass are joined to one launch, and which are not.
 #include <doctest/doctest.h>
+#include <graft/block/gemma2.h>
+#include <graft/block/gpt_oss.h>
 #include <graft/block/llama.h>
+#include <graft/block/opt.h>
+#include <graft/block/phi3.h>
+#include <graft/block/qwen2_moe.h>
 #include <graft/derive/saved_tensors.h>
 #include <graft/graft.h>
+
+#include <string>
 
 #include "../support/gpu_target.h"
 
@@ -140,4 +147,42 @@ TEST_CASE("expression: an expression that is too large is split") {
   const plan p = fuse(b, gpu_target);
   for (const launch& l : p.launches) CHECK(l.count <= max_expression_steps);
   CHECK(p.launches.size() >= 2);
+}
+// gpt-oss clamps both halves of its gate, whose gradient has more steps than one expression may have.
+TEST_CASE("expression: what an expression reads is stored by another launch, in every block") {
+  const adapter_rule rules[] = {{"*_proj", formula_of<lora<>>()}};
+  for (const block_formula& f : {block_of<llama>(), block_of<gemma2>(), block_of<opt>(), block_of<phi3>(),
+                                 block_of<qwen2_moe>(), block_of<gpt_oss>()}) {
+    INFO(std::string(f.name));
+    block_options o;
+    o.adapters = {rules, 1}, o.activation = op::silu;
+    const builder forward = capture_forward(f, o);
+    REQUIRE(forward.bad.what == fault::none);
+    const saved_pair pair = select_saved_tensors(forward, capture_backward(f, o));
+    for (const builder* of : {&forward, &pair.forward, &pair.backward}) {
+      const graph g = *of;
+      const plan p = fuse(g, gpu_target);
+      int expressions = 0;
+      for (const expression_launch& e : p.all<expression_launch>()) {
+        ++expressions;
+        const launch& l = p.launches[p.launch_of[e.root]];
+        node_set inside(g.size);
+        for (int k = 0; k < l.count; ++k) inside.add(p.nodes[l.first + k]);
+        for (int k = 0; k < l.count; ++k)
+          for (int operand = 0; operand < 3; ++operand) {
+            const id read = g[p.nodes[l.first + k]].operand(operand);
+            if (read < 0 || inside[read]) continue;
+            const id i = unshaped(g, read);
+            if (is_leaf(g[i].what) || p.when.of[i] != stage::call) continue;
+            INFO("node ", i, ", ", std::string(row(g[i].what).name));
+            REQUIRE(p.launch_of[i] >= 0);
+            bool inner = false;  // a value that another expression computes without storing it
+            for (const expression_launch& other : p.all<expression_launch>())
+              if (p.launch_of[i] == p.launch_of[other.root]) inner = i != other.root && i != other.paired_root;
+            CHECK_FALSE(inner);
+          }
+      }
+      if (of == &pair.backward) CHECK(expressions > 0);
+    }
+  }
 }

@@ -105,7 +105,7 @@ template <class Engine, dtype Type = Engine::storage_type> class device_rows {
 template <class Engine, class Number> class mirrored_numbers {
  public:
   status reserve(typename Engine::queue& q, long long n) {
-    host_.assign(static_cast<std::size_t>(n), Number(0));
+    host_.assign(static_cast<std::size_t>(n), Number{});
     if constexpr (!Engine::reads_host_memory)
       if (status s = device_.reserve(q, n); !s) return s;
     return send(q);

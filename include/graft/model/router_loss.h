@@ -6,6 +6,8 @@
 // rows. Only S has a gradient, which is factor · E · C_e / T² for every row, so backward begins when all layers have
 // counted. On a GPU the host waits there for the counts, so that such a step cannot be captured.
 #pragma once
+#include <graft/core/bf16.h>
+#include <graft/core/f16.h>
 #include <graft/model/device_tensors.h>
 #include <graft/model/model_config.h>
 #include <graft/run/program.h>
@@ -28,7 +30,7 @@ template <class Engine, class Real> class router_loss {
   status begin(queue& q, long long rows) {
     if (!is_used()) return ok;
     if (status s = row_weights_.reserve(q, rows); !s) return s;
-    std::fill(row_weights_.host().begin(), row_weights_.host().end(), Real(1));
+    std::fill(row_weights_.host().begin(), row_weights_.host().end(), stored(1));
     for (numbers* zero : {&counts_, &sums_})
       if (status s = zero->reserve(q, blocks_ * experts_); !s) return s;
     return row_weights_.send(q);
@@ -49,7 +51,7 @@ template <class Engine, class Real> class router_loss {
     const double rows = all_rows();
     for (long long e = 0; e < experts_; ++e)
       gradient_.host()[static_cast<std::size_t>(e)] =
-          rows > 0 ? static_cast<Real>(weight * scale() * total(counts_, e) / (rows * rows)) : Real(0);
+          stored(rows > 0 ? weight * scale() * total(counts_, e) / (rows * rows) : 0);
     return gradient_.send(q);
   }
   void give_gradient(block_call& c) {
@@ -69,6 +71,17 @@ template <class Engine, class Real> class router_loss {
 
  private:
   using numbers = mirrored_numbers<Engine, Real>;
+  // GEMMs read row weights and gradients, so these are in the storage type.
+  using stored_number = std::conditional_t<Engine::storage_type == dtype::bf16, bf16,
+                                           std::conditional_t<Engine::storage_type == dtype::f16, f16, Real>>;
+  static stored_number stored(double v) {
+    if constexpr (Engine::storage_type == dtype::bf16)
+      return narrow(static_cast<float>(v));
+    else if constexpr (Engine::storage_type == dtype::f16)
+      return narrow_to_f16(static_cast<float>(v));
+    else
+      return static_cast<Real>(v);
+  }
 
   double scale() const { return factor_ * static_cast<double>(experts_); }
   void give_row_weights(block_call& c) {
@@ -88,7 +101,8 @@ template <class Engine, class Real> class router_loss {
 
   long long experts_, blocks_;
   double per_token_, factor_;
-  numbers row_weights_, counts_, sums_, gradient_;
+  numbers counts_, sums_;
+  mirrored_numbers<Engine, stored_number> row_weights_, gradient_;
 };
 
 }  // namespace graft

@@ -62,6 +62,10 @@ template <class Engine> class trainer {
           "this communicator uses another stream than the model: make nccl_communicator with the model's stream");
     if (is_captured(settings.mode) && (settings.accumulate != 1 || settings.adalora))
       return fail("a captured step is one call without AdaLoRA's ranks; train with the standard mode");
+    if (is_captured(settings.mode) && !Engine::reads_host_memory && model.config().router_loss > 0)
+      return fail(
+          "a captured step cannot compute the auxiliary loss of routers, whose counts the host adds up; train "
+          "with the standard mode");
     auto run = training_run<Engine>::make(
         model, {settings.dropout, settings.checkpoint, seed_of(settings), settings.mode, settings.bucket_bytes});
     if (!run) return run.failure();

@@ -166,11 +166,13 @@ struct expression_launch {
     for (id i = by.g.size - 1; i >= 0; --i) {
       if (!finder.free[i] || finder.recomputed[i]) continue;
       sequence<id> nodes = finder.at(i);
-      if (nodes.empty()) continue;
-      for (const id n : nodes)
-        if (n == i || by.is_free(n)) by.template claim<expression_launch>(n, all.size());
-      all.push(static_cast<sequence<id>&&>(nodes));
+      if (!nodes.empty()) all.push(static_cast<sequence<id>&&>(nodes));
     }
+    // A value that some expressions recompute is stored by a launch of its own if a later one found too many steps in it
+    // and reads it from memory.
+    for (int e = 0; e < all.size(); ++e)
+      for (const id n : all[e])
+        if (n == all[e][0] || (by.is_free(n) && !finder.from_memory[n])) by.template claim<expression_launch>(n, e);
     find_pairs(by);
   }
   template <class Planner> [[gnu::cold]] static constexpr void add(Planner& by, int index, id i) {

@@ -6,7 +6,8 @@
 //
 // Tiles        Rows x Cols of a result per thread block, 64 of K per step. 16 x 64 for the few rows of decode, where
 //              the launch reads each matrix once and is bound by memory; 128 x 128 for prefill and training; 64 x 32
-//              for x Aᵀ of a low-rank branch; 64 x 64 for gradients, whose sides are a rank or a layer's width.
+//              for x Aᵀ of a low-rank branch; 64 x 64 for dy B of one, and for gradients, whose sides are a rank or a
+//              layer's width.
 // Pipeline     Stages of shared memory filled by cp.async in boxes of 64 rows of 128 bytes, K-major or MN-major as the
 //              operand lies in memory; a matrix without 16-byte alignment (a rank that is no multiple of eight) is read
 //              element by element.
@@ -25,7 +26,7 @@ template <int Rows, int Cols, int WarpsM, int WarpsN, int Stages, int BlocksPerS
 using grouped_decode = grouped_mma_shape<16, 64, 1, 4, 6, 3>;
 using grouped_prefill = grouped_mma_shape<128, 128, 2, 4, 3, 2>;
 using grouped_shrink = grouped_mma_shape<64, 32, 4, 1, 4, 4>;
-using grouped_wgrad_tile = grouped_mma_shape<64, 64, 2, 2, 3, 4>;
+using grouped_square = grouped_mma_shape<64, 64, 2, 2, 3, 4>;
 
 namespace detail {
 
@@ -181,11 +182,13 @@ template <class T, class Shape> status launch_grouped_mma(cudaStream_t stream, c
   return launch(config, entry, arguments, "grouped GEMM");
 }
 template <class T> status run_grouped_mma(cudaStream_t stream, const grouped_products<float>& g) {
-  if (g.is_wgrad) return launch_grouped_mma<T, grouped_wgrad_tile>(stream, g);
+  if (g.is_wgrad) return launch_grouped_mma<T, grouped_square>(stream, g);
   // Decode: an expert that has rows has at most 16 of them on average.
   if (g.routing.rows <= 16 * min_of(g.experts, g.routing.rows / 2 + 1))
     return launch_grouped_mma<T, grouped_decode>(stream, g);
-  if (g.cols() <= grouped_shrink::cols) return launch_grouped_mma<T, grouped_shrink>(stream, g);
+  // A box of MN-major columns has 64 of them.
+  if (g.cols() <= grouped_shrink::cols)
+    return g.tb ? launch_grouped_mma<T, grouped_shrink>(stream, g) : launch_grouped_mma<T, grouped_square>(stream, g);
   return launch_grouped_mma<T, grouped_prefill>(stream, g);
 }
 
