@@ -4,7 +4,7 @@
 // LoRA r16 on all experts and the projections of attention. Prints one line of JSON per shape, microseconds of whole
 // calls with the work of the host, and floors: for a token step the bytes of the weights that a random routing touches
 // at 4.3 TB/s, for a prompt the products at 760 Tflop/s.
-//     bench_gpu_experts [LAYERS [qwen|mixtral]]
+//     bench_gpu_experts [LAYERS [qwen|mixtral [decode|prefill|train]]]
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -56,7 +56,8 @@ result<adapter_set> lora_on_experts(causal_lm<engine>& model) {
   if (!made) return made.failure();
   return made->set;
 }
-status measure(const std::string& shape, int layers) {
+status measure(const std::string& shape, int layers, const std::string& calls) {
+  const auto wanted_call = [&](const char* name) { return calls.empty() || calls == name; };
   const model_config c = shape == "qwen" ? graft::test::mixtral_config(layers, 2048, 768, 128, 8, 1024, 4096)
                                          : graft::test::mixtral_config(layers, 4096, 14336, 8, 2, 1024, 4096);
   auto model = causal_lm<engine>::make(c, graft::test::random_weights(c), {.context = 4096});
@@ -69,13 +70,16 @@ status measure(const std::string& shape, int layers) {
       if (!set) return set.failure();
       if (status s = model->set_adapters(*set); !s) return s;
     }
-    for (const int sequences : {1, 16, 64})
+    for (const int sequences : {1, 16, 64}) {
+      if (!wanted_call("decode")) break;
       if (status s = put(name + "_decode_" + std::to_string(sequences),
                          decode(*model, {sequences, 64}, step_mode::reduce_overhead), decode_floor(c, sequences, lora));
           !s)
         return s;
-    if (status s = put(name + "_prefill_2048", prefill(*model, 2048), prefill_floor(c, 2048)); !s) return s;
-    if (lora)
+    }
+    if (wanted_call("prefill"))
+      if (status s = put(name + "_prefill_2048", prefill(*model, 2048), prefill_floor(c, 2048)); !s) return s;
+    if (lora && wanted_call("train"))
       if (status s = put("lora_train_2x2048", train(*model, 2, 2048, step_mode::reduce_overhead)); !s) return s;
   }
   std::printf("}\n");
@@ -88,7 +92,8 @@ int main(int count, char** all) {
   const int layers = count > 1 ? std::atoi(all[1]) : 4;
   for (const char* shape : {"qwen", "mixtral"}) {
     if (count > 2 && std::strcmp(all[2], shape) != 0) continue;
-    if (const status s = measure(shape, layers); !s) return std::fprintf(stderr, "\n%s\n", s.message()), 1;
+    if (const status s = measure(shape, layers, count > 3 ? all[3] : ""); !s)
+      return std::fprintf(stderr, "\n%s\n", s.message()), 1;
   }
   return 0;
 }

@@ -86,14 +86,16 @@ gpu::tensor<float> tensor_of(const device_numbers& n, long long a, long long b, 
   return t;
 }
 
-// rows x in times the matrices [experts, out, in] (or [experts, in, out]), or their gradients.
+// rows x in times the matrices [experts, out, in] (or [experts, in, out]), or their gradients. With a rank, a branch of
+// so many columns is added to the product, whose B is stored as [experts, out, rank] and in float.
 void check_products(dtype type, dtype of_weight, long long rows, int experts, long long in, long long out, routes how,
-                    bool tb) {
-  INFO(std::string(name_of(type)), " and ", std::string(name_of(of_weight)), ", rows ", rows, ", in ", in, ", out ",
-       out, ", routes ", static_cast<int>(how), ", tb ", tb);
+                    bool tb, long long rank = 0) {
+  INFO("rank ", rank, ", ", std::string(name_of(type)), " and ", std::string(name_of(of_weight)), ", rows ", rows,
+       ", in ", in, ", out ", out, ", routes ", static_cast<int>(how), ", tb ", tb);
   const routing r(rows, experts, how);
   const device_numbers x(rows * in, type, 1, 3), w(experts * in * out, of_weight, 0.1, 5);
   const device_numbers dy(rows * out, type, 1, 7);
+  const device_numbers u(rows * rank, type, 1, 15), branch(experts * out * rank, dtype::f32, 0.1, 19);
   device_numbers y(rows * out, type, 1, 9), dw(experts * in * out, dtype::f32, 1, 11);
   std::vector<double> want(y.host.size()), want_dw(dw.host.size());
   for (int e = 0; e < experts; ++e)
@@ -105,7 +107,16 @@ void check_products(dtype type, dtype of_weight, long long rows, int experts, lo
           want[yo] += x.host[xi] * w.host[at];
           want_dw[static_cast<std::size_t>(e * in * out + o * in + i)] += dy.host[yo] * x.host[xi];
         }
+  for (int e = 0; e < experts; ++e)
+    for (long long p = r.begin[static_cast<std::size_t>(e)]; p < r.begin[static_cast<std::size_t>(e) + 1]; ++p)
+      for (long long o = 0; o < out; ++o)
+        for (long long i = 0; i < rank; ++i)
+          want[static_cast<std::size_t>(p * out + o)] +=
+              u.host[static_cast<std::size_t>(p * rank + i)] *
+              branch.host[static_cast<std::size_t>((e * out + o) * rank + i)];
   const auto table = gpu::routing_table<float>(tensor_of(r.table, 1, 1, rows, 3));
+  gpu::expert_branch<float> added;
+  if (rank > 0) added = {tensor_of(u, 1, 1, rows, rank), tensor_of(branch, 1, experts, out, rank), true};
   const gpu::grouped_products<float> product{tensor_of(y, 1, 1, rows, out),
                                              tensor_of(x, 1, 1, rows, in),
                                              tb ? tensor_of(w, 1, experts, out, in) : tensor_of(w, 1, experts, in, out),
@@ -113,7 +124,8 @@ void check_products(dtype type, dtype of_weight, long long rows, int experts, lo
                                              experts,
                                              {},
                                              false,
-                                             tb};
+                                             tb,
+                                             added};
   const gpu::grouped_products<float> gradient{tensor_of(dw, 1, experts, out, in),
                                               tensor_of(dy, 1, 1, rows, out),
                                               tensor_of(x, 1, 1, rows, in),
@@ -151,13 +163,16 @@ TEST_CASE("gpu experts: grouped GEMM and its gradient for every type and routing
         check_products(type, type, 61, 6, 4, 33, how, tb);         // rank 4, and rows without aligned vectors
         check_products(type, type, 611, 3, 200, 264, how, tb);     // tiles for many rows
         check_products(type, type, 700, 3, 96, 16, how, tb);
+        check_products(type, type, 37, 7, 136, 72, how, tb, 16);
+        check_products(type, type, 611, 3, 200, 264, how, tb, 5);
+        check_products(type, type, 300, 2, 64, 16, how, tb, 70);
       }
 }
 
 TEST_CASE("gpu small: experts of every type") {
   if (test::no_gpu()) return;
   for (const dtype type : {dtype::f32, dtype::bf16})
-    for (const long long rows : {5, 150}) check_products(type, type, rows, 3, 40, 24, routes::skewed, true);
+    for (const long long rows : {5, 150}) check_products(type, type, rows, 3, 40, 24, routes::skewed, true, 8);
 }
 
 TEST_CASE("gpu experts: many tokens are sorted by expert, and each keeps its order") {

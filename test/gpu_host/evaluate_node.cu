@@ -56,6 +56,10 @@ template <class Real> status multiply_groups(const on_host& on, const gpu::group
   for (long long e = 0; e < g.experts; ++e) {
     const long long first = g.routing.begin(g.mine.first + e), end = g.routing.begin(g.mine.first + e + 1);
     if (status s = multiply(on, g.of(e, first, end - first)); !s) return s;
+    if (!g.has_branch()) continue;
+    gpu::products<Real> branch = g.of_branch(e, first, end - first);
+    branch.accumulate = 1, --on.launches;
+    if (status s = multiply(on, branch); !s) return s;
   }
   return on.launches -= static_cast<int>(g.experts) - 1, ok;
 }

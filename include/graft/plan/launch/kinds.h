@@ -12,6 +12,7 @@
 // Kinds are matched in the order of this list. A kind is added by its header and a line here.
 #pragma once
 #include <graft/plan/launch/attention.h>
+#include <graft/plan/launch/expert_gemm.h>
 #include <graft/plan/launch/gemm.h>
 
 namespace graft {
@@ -36,8 +37,8 @@ template <class... Kinds> struct kind_list {
   template <template <class> class For> struct values : For<Kinds>... {};
 };
 
-using launch_kinds = kind_list<dropout_gemm, matrix_chain, wgrad_sum, gemm_launch, matrix_stack, rowwise_launch,
-                               expression_launch, attention_launch, nodes_launch, rows_launch>;
+using launch_kinds = kind_list<dropout_gemm, matrix_chain, wgrad_sum, gemm_launch, expert_gemm, matrix_stack,
+                               rowwise_launch, expression_launch, attention_launch, nodes_launch, rows_launch>;
 
 namespace detail {
 template <class Kind> struct capabilities_of { typename Kind::capabilities capabilities{}; };

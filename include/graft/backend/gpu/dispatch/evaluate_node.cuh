@@ -394,8 +394,15 @@ status evaluator<Real>::run(const On& on, id i, tensor<Real> out, const operands
     case op::grouped_matmul:
     case op::grouped_wgrad: {
       const bool is_wgrad = v.what == op::grouped_wgrad;
-      const grouped_products<Real> f{
-          out, x.a, x.b, routing_table<Real>(x.c), is_wgrad ? out.d[1] : x.b.d[1], experts(v), is_wgrad, v.tb};
+      const grouped_products<Real> f{out,
+                                     x.a,
+                                     x.b,
+                                     routing_table<Real>(x.c),
+                                     is_wgrad ? out.d[1] : x.b.d[1],
+                                     experts(v),
+                                     is_wgrad,
+                                     v.tb,
+                                     x.branch != nullptr ? *x.branch : expert_branch<Real>{}};
       return with<Ops, op::grouped_matmul, op::grouped_wgrad>(on).template groups<Narrow>(f);
     }
     case op::rank_sum:

@@ -3,6 +3,7 @@
 #pragma once
 #include <graft/backend/gpu/kernels/attention/launches.cuh>
 #include <graft/backend/gpu/kernels/elementwise/launches.cuh>
+#include <graft/backend/gpu/kernels/experts/launches.cuh>
 #include <graft/backend/gpu/kernels/gemm/launches.cuh>
 #include <graft/backend/gpu/kernels/linalg/launches.cuh>
 #include <graft/backend/gpu/kernels/rowwise/launches.cuh>

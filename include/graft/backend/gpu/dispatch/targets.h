@@ -5,6 +5,7 @@
 #include <graft/backend/gpu/dispatch/nodes.h>
 #include <graft/backend/gpu/kernels/attention/capabilities.h>
 #include <graft/backend/gpu/kernels/elementwise/capabilities.h>
+#include <graft/backend/gpu/kernels/experts/capabilities.h>
 #include <graft/backend/gpu/kernels/gemm/capabilities.h>
 #include <graft/backend/gpu/kernels/linalg/capabilities.h>
 #include <graft/backend/gpu/kernels/skinny/capabilities.h>
@@ -29,7 +30,7 @@ constexpr target device_target(const char* name, int capability, int sm_count, i
   t.can<attention_launch>() = attention_capabilities(), t.can<expression_launch>() = expression_capabilities();
   t.can<matrix_chain>() = chain_capabilities(capability), t.can<matrix_stack>() = stack_capabilities();
   t.can<dropout_gemm>() = dropout_gemm_capabilities(), t.can<rowwise_launch>() = rowwise_capabilities();
-  t.can<nodes_launch>() = node_capabilities();
+  t.can<expert_gemm>() = expert_gemm_capabilities(), t.can<nodes_launch>() = node_capabilities();
   return t;
 }
 }  // namespace gpu

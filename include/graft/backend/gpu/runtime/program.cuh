@@ -437,12 +437,16 @@ template <class T> status program<T>::reserve_values(binding<T>& with, const siz
       for (int k = 0; k < 3; ++k) store_as_t(unshaped(g_, g_[l.first].operand(k)));
       store_as_t(l.first);
     }
-  for (const nodes_launch& l :
-       p_.all<nodes_launch>()) {  // tensor cores multiply the rows of experts; the routing stays
-    const node& v = g_[l.first];  // in float, which holds the numbers of rows
+  // Tensor cores multiply the rows of experts. The routing stays in float, which holds the numbers of rows.
+  for (const nodes_launch& l : p_.all<nodes_launch>()) {
+    const node& v = g_[l.first];
     if (v.what != op::grouped_matmul && v.what != op::grouped_wgrad) continue;
     for (const id i : {v.a, v.b}) store_as_t(unshaped(g_, i));
     store_as_t(l.first);
+  }
+  for (const expert_gemm& l : p_.all<expert_gemm>()) {
+    for (const id i : {g_[l.base].a, g_[l.branch].a}) store_as_t(unshaped(g_, i));
+    store_as_t(l.result);
   }
   for (const nodes_launch& l : p_.all<nodes_launch>())  // an all-reduce keeps the element type of its operand
     if (row(g_[l.first].what).kind == op_class::collective && stored_as_t_[unshaped(g_, g_[l.first].a)])

@@ -134,6 +134,22 @@ class values {
     put(r.result, to);
     return evaluate_(stream, *g_, s_, i, (*this)[r.result], x, nullptr);
   }
+  // Computes a linear layer of experts with its low-rank branch into `to`.
+  status compute_expert_gemm(cudaStream_t stream, const expert_gemm& l, const element_ptr<float>& to) {
+    operands<float> x;
+    expert_branch<float> branch;
+    const node &base = (*g_)[l.base], &added = (*g_)[l.branch];
+    branch.tb = added.tb, x.branch = &branch, x.c = (*this)[base.c];
+    tensor<float>* const operand[] = {&branch.a, &branch.b, &x.a, &x.b};
+    const id from[] = {added.a, added.b, base.a, base.b};
+    for (int k = 0; k < 4; ++k) {
+      const result<tensor<float>> read = numbers(stream, from[k]);
+      if (!read) return read.failure();
+      *operand[k] = *read;
+    }
+    put(l.result, to);
+    return evaluate_(stream, *g_, s_, l.base, (*this)[l.result], x, nullptr);
+  }
   // Computes several rotations of one x, or of x ⊙ other, by one kernel into `to`. `early` states that everything they
   // read except x is unchanged since the last call, so that the kernel may prefetch it before griddepcontrol.wait.
   status compute_rotations(cudaStream_t stream, const id* rotations, int count, id x, id other,

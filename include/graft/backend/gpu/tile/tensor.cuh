@@ -28,6 +28,11 @@ template <class Real> tensor<Real> shaped(const graph& g, id i, const size_value
 }
 
 template <class Real> struct concat_inputs;
+// A product of experts that is added to another one of the same rows: a b, or a bᵀ (tb).
+template <class Real> struct expert_branch {
+  tensor<Real> a, b;
+  bool tb = false;
+};
 template <class Real> struct skinny_rotations;
 // Operands of one graph node that is evaluated on the device. A scalar is a tensor of one element, read on the device.
 template <class Real> struct operands {
@@ -38,6 +43,7 @@ template <class Real> struct operands {
   bool overwrites = false;   // rotation gradient: the result is uninitialized and is overwritten instead of added to
   Real* composed = nullptr;  // rotation with several butterfly factors: their precomputed product
   bool composes = false;     // compute that product only, without rotating anything
+  const expert_branch<Real>* branch = nullptr;        // of a product of experts
   const skinny_rotations<Real>* rotations = nullptr;  // several rotations of few rows in one launch
 };
 

@@ -25,9 +25,11 @@ template <class Real> struct grouped_products {
   long long experts = 0;  // matrices
   expert_range mine;      // rows of other experts become zero
   bool is_wgrad = false;
-  bool tb = false;  // of the experts' matrices
+  bool tb = false;               // of the experts' matrices
+  expert_branch<Real> branch{};  // added to the product, where it has an operand
 
   __host__ __device__ long long cols() const { return is_wgrad ? b.d[3] : out.d[3]; }
+  __host__ __device__ bool has_branch() const { return branch.a.p.at != nullptr; }
   // The product of one expert with `count` sorted rows from `first` on.
   __host__ __device__ products<Real> of(long long expert, long long first, long long count) const {
     products<Real> p{};
@@ -37,10 +39,24 @@ template <class Real> struct grouped_products {
       p.a = {a.p + first * m, 1, m, {}}, p.b = {b.p + first * n, 1, n, {}};
       p.c = out.p + expert * m * n, p.rows = m, p.cols = n, p.depth = count;
     } else {
-      const long long k = a.d[3], n = out.d[3];
-      p.a = {a.p + first * k, k, 1, {}}, p.b = {b.p + expert * b.area(), tb ? k : 1, tb ? 1 : n, {}};
-      p.c = out.p + first * n, p.rows = count, p.cols = n, p.depth = k;
+      p = of_rows(a, b, tb, expert, first, count);
     }
+    return p;
+  }
+  // The product of the same rows that is added to it.
+  __host__ __device__ products<Real> of_branch(long long expert, long long first, long long count) const {
+    return of_rows(branch.a, branch.b, branch.tb, expert, first, count);
+  }
+
+ private:
+  __host__ __device__ products<Real> of_rows(const tensor<Real>& rows, const tensor<Real>& matrices, bool transposed,
+                                             long long expert, long long first, long long count) const {
+    products<Real> p{};
+    const long long k = rows.d[3], n = out.d[3];
+    p.stack[0] = p.stack[1] = 1;
+    p.a = {rows.p + first * k, k, 1, {}};
+    p.b = {matrices.p + expert * matrices.area(), transposed ? k : 1, transposed ? 1 : n, {}};
+    p.c = out.p + first * n, p.rows = count, p.cols = n, p.depth = k;
     return p;
   }
 };
@@ -136,17 +152,60 @@ __global__ void __launch_bounds__(product_threads) grouped_tiled_products(groupe
   pdl_begin();
   const expert_tile at = find_tile<product_threads>(g, blockIdx.x, product_tile_size, product_tile_size);
   if (at.expert < 0) return;
-  const products<Real> p = g.of(at.expert, at.first, at.count);
   Real acc[4][4] = {};
-  for (long long k0 = 0; k0 < p.depth; k0 += product_tile_depth) {
-    __syncthreads();
-    load_factor(left, p.a.p, p.a, at.row0, p.rows, k0, p.depth);
-    load_factor(right, p.b.p, p.b, at.col0, p.cols, k0, p.depth);
-    __syncthreads();
-    add_products(acc, left, right);
+  products<Real> p = g.of(at.expert, at.first, at.count);
+  for (int product = 0; product < (g.has_branch() ? 2 : 1); ++product) {
+    if (product > 0) p = g.of_branch(at.expert, at.first, at.count);
+    for (long long k0 = 0; k0 < p.depth; k0 += product_tile_depth) {
+      __syncthreads();
+      load_factor(left, p.a.p, p.a, at.row0, p.rows, k0, p.depth);
+      load_factor(right, p.b.p, p.b, at.col0, p.cols, k0, p.depth);
+      __syncthreads();
+      add_products(acc, left, right);
+    }
   }
   store_products(acc, at.row0, at.col0, p.rows, p.cols,
                  [&](long long row, long long col, Real v) { p.c.put(row * p.cols + col, v); });
 }
+
+// ---- Few rows times narrow matrices: U = x Aᵀ of decode
+
+// One team per row and four columns, whose threads share K: tiles would leave most of the device idle, because there is
+// one tile of columns.
+struct narrow_grouped_products {
+  grouped_products<float> g;
+  static constexpr int columns = 4;
+
+  static bool fits(const grouped_products<float>& g) {
+    return !g.is_wgrad && g.tb && !g.has_branch() && g.cols() <= 32 && g.a.d[3] % 8 == 0 && is_aligned16(g.a.p) &&
+           is_aligned16(g.b.p);
+  }
+  static long long teams(const grouped_products<float>& g) {
+    return g.routing.rows * ((g.cols() + columns - 1) / columns);
+  }
+  template <class Team> __device__ void operator()(long long i, Team t) const {
+    const long long k = g.a.d[3], n = g.out.d[3], each = (n + columns - 1) / columns, row = i / each,
+                    first = i % each * columns, expert = g.routing.expert(row);
+    if (!g.mine.has(expert)) return;
+    const long long matrix = (expert - g.mine.first) * g.b.area();
+    float sum[columns] = {};
+    for (long long at = 8LL * t.rank; at < k; at += 8LL * t.size) {
+      float x[8], w[8];
+      load_vec8(x, g.a.p, row * k + at);
+#pragma unroll
+      for (int c = 0; c < columns; ++c) {
+        if (first + c >= n) continue;
+        load_vec8(w, g.b.p, matrix + (first + c) * k + at);
+#pragma unroll
+        for (int e = 0; e < 8; ++e) sum[c] += x[e] * w[e];
+      }
+    }
+#pragma unroll
+    for (int c = 0; c < columns; ++c) {
+      const float total = t.sum(sum[c]);
+      if (t.is_leader() && first + c < n) g.out.p.put(row * n + first + c, total);
+    }
+  }
+};
 
 }  // namespace graft::gpu

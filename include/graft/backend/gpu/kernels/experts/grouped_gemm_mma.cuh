@@ -11,6 +11,7 @@
 // Pipeline     Stages of shared memory filled by cp.async in boxes of 64 rows of 128 bytes, K-major or MN-major as the
 //              operand lies in memory; a matrix without 16-byte alignment (a rank that is no multiple of eight) is read
 //              element by element.
+// Branch       U and B of a low-rank branch extend the K loop, as in gemm/sm80_mma.cuh.
 #pragma once
 #include <graft/backend/gpu/kernels/experts/grouped_gemm.cuh>
 #include <graft/backend/gpu/kernels/gemm/batched_mma.cuh>
@@ -42,6 +43,9 @@ struct operand_range {
   bool vectors;  // 16-byte vectors are aligned
   int from, end, depth;
 };
+__device__ __forceinline__ operand_range range_of(const factor<float>& f, int from, long long end, long long depth) {
+  return {f, has_vectors(f, f.inner == 1 ? depth : end), from, static_cast<int>(end), static_cast<int>(depth)};
+}
 // Which vector of a tile the e-th copy moves, and from where. K-major: rows of K-vectors. MN-major: boxes of 64
 // columns with 64 rows of K each.
 struct tile_vector {
@@ -106,18 +110,26 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks_per_sm)
   const products<float> p = g.of(at.expert, at.first, at.count);
   const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
   const int warp_row = warp / Shape::warps_n * Shape::warp_rows, warp_col = warp % Shape::warps_n * Shape::warp_cols;
-  const bool a_along = p.a.inner == 1, b_along = p.b.inner == 1;
-  const detail::operand_range a_range{p.a, detail::has_vectors(p.a, a_along ? p.depth : p.rows), at.row0,
-                                      static_cast<int>(p.rows), static_cast<int>(p.depth)},
-      b_range{p.b, detail::has_vectors(p.b, b_along ? p.depth : p.cols), at.col0, static_cast<int>(p.cols),
-              static_cast<int>(p.depth)};
-  const int steps = static_cast<int>((p.depth + Shape::deep - 1) / Shape::deep);
+  const bool a_along = p.a.inner == 1;
+  const detail::operand_range a_range = detail::range_of(p.a, at.row0, p.rows, p.depth),
+                              b_range = detail::range_of(p.b, at.col0, p.cols, p.depth);
+  const int base_steps = static_cast<int>((p.depth + Shape::deep - 1) / Shape::deep);
+  detail::operand_range u_range = a_range, branch_range = b_range;
+  int steps = base_steps;
+  if (g.has_branch()) {
+    const products<float> more = g.of_branch(at.expert, at.first, at.count);
+    u_range = detail::range_of(more.a, at.row0, more.rows, more.depth);
+    branch_range = detail::range_of(more.b, at.col0, more.cols, more.depth);
+    steps += static_cast<int>((more.depth + Shape::deep - 1) / Shape::deep);
+  }
 
   auto fill = [&](int step) {
     if (step < steps) {
       const std::uint32_t to = base + step % Shape::stages * Shape::stage_bytes;
-      detail::fill_operand<T, Shape::rows, Shape::threads>(to, a_range, step * Shape::deep);
-      detail::fill_operand<T, Shape::cols, Shape::threads>(to + Shape::a_bytes, b_range, step * Shape::deep);
+      const bool is_branch = step >= base_steps;
+      const int k0 = (is_branch ? step - base_steps : step) * Shape::deep;
+      detail::fill_operand<T, Shape::rows, Shape::threads>(to, is_branch ? u_range : a_range, k0);
+      detail::fill_operand<T, Shape::cols, Shape::threads>(to + Shape::a_bytes, is_branch ? branch_range : b_range, k0);
     }
     ptx::commit_copies();
   };
@@ -129,6 +141,7 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks_per_sm)
     __syncthreads();
     fill(step + Shape::stages - 1);
     const std::uint32_t a_tile = base + step % Shape::stages * Shape::stage_bytes, b_tile = a_tile + Shape::a_bytes;
+    const bool b_along = (step < base_steps ? b_range : branch_range).f.inner == 1;
 #pragma unroll
     for (int k = 0; k < Shape::deep / 16; ++k) {
       std::uint32_t a[m_tiles][4], b[n_pairs][4];
@@ -181,14 +194,17 @@ template <class T, class Shape> status launch_grouped_mma(cudaStream_t stream, c
                                   device_has_pdl() ? 1U : 0U};
   return launch(config, entry, arguments, "grouped GEMM");
 }
+// Decode: an expert that has rows has at most 16 of them on average.
+template <class Real> bool has_few_rows(const grouped_products<Real>& g) {
+  return g.routing.rows <= 16 * min_of(g.experts, g.routing.rows / 2 + 1);
+}
 template <class T> status run_grouped_mma(cudaStream_t stream, const grouped_products<float>& g) {
   if (g.is_wgrad) return launch_grouped_mma<T, grouped_square>(stream, g);
-  // Decode: an expert that has rows has at most 16 of them on average.
-  if (g.routing.rows <= 16 * min_of(g.experts, g.routing.rows / 2 + 1))
-    return launch_grouped_mma<T, grouped_decode>(stream, g);
+  if (has_few_rows(g)) return launch_grouped_mma<T, grouped_decode>(stream, g);
   // A box of MN-major columns has 64 of them.
   if (g.cols() <= grouped_shrink::cols)
-    return g.tb ? launch_grouped_mma<T, grouped_shrink>(stream, g) : launch_grouped_mma<T, grouped_square>(stream, g);
+    return g.tb && !g.has_branch() ? launch_grouped_mma<T, grouped_shrink>(stream, g)
+                                   : launch_grouped_mma<T, grouped_square>(stream, g);
   return launch_grouped_mma<T, grouped_prefill>(stream, g);
 }
 
@@ -205,6 +221,8 @@ status multiply_groups(const on_stream& on, const grouped_products<Real>& g) {
       return s;
   }
   if constexpr (dtype_of<Real> == dtype::f32) {
+    if (has_few_rows(g) && narrow_grouped_products::fits(g))
+      return on.matrices(narrow_grouped_products::teams(g), g.a.d[3] / 8, narrow_grouped_products{g}, "grouped GEMM");
     const dtype a = g.a.p.type, b = g.b.p.type;
     const dtype type = a == b || b == dtype::f32 ? a : a == dtype::f32 ? b : dtype::f32;
     if constexpr (has_type(Narrow, dtype::bf16))

@@ -68,15 +68,22 @@ template <class Real> struct chosen_experts {
   }
 
  private:
+  // Loads of eight scores are in flight together.
   __host__ __device__ bool is_among_largest(const element_ptr<Real>& z, long long n, long long c) const {
+    constexpr int at_once = 8;
     const Real own = z[c];
     const bool is_nan = own != own;
-    long long before = 0;
-    for (long long o = 0; o < n && before < k; ++o) {
-      const Real other = z[o];
-      const bool is_larger = is_nan ? other == other : other > own;
-      before += is_larger || (o < c && (is_nan ? other != other : other == own)) ? 1 : 0;
+    long long before = 0, o = 0;
+    const auto comes_first = [&](Real other, long long at) {
+      const bool is_larger = is_nan ? other == other : other > own, is_equal = is_nan ? other != other : other == own;
+      return is_larger || (is_equal && at < c) ? 1 : 0;
+    };
+    for (; o + at_once <= n && before < k; o += at_once) {
+      Real v[at_once];
+      z.load(v, o, 1);
+      for (int e = 0; e < at_once; ++e) before += comes_first(v[e], o + e);
     }
+    for (; o < n && before < k; ++o) before += comes_first(z[o], o);
     return before < k;
   }
   __host__ __device__ static int bits_of_word(unsigned word) {

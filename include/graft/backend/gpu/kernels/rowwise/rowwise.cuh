@@ -172,22 +172,33 @@ template <class Real> struct softmaxes {
     for_each_column<Real, 1>({z}, n, t, [&](long long c, const Real* v) { p.put(c, std::exp(*v - most) / total); });
   }
 };
-// Softmax over the k largest entries, 0 elsewhere (MoE routers). An entry is among them if fewer than k entries are
-// larger, or equal with a smaller index.
+// How many entries of a row of n are larger than entry c, or equal with a smaller index; k if there are at least k. Loads
+// of eight entries are in flight together.
+template <class Real>
+__host__ __device__ long long rank_of_entry(const element_ptr<Real>& z, long long n, long long c, long long k) {
+  constexpr int at_once = 8;
+  const Real own = z[c];
+  long long before = 0, o = 0;
+  const auto comes_first = [&](Real other, long long at) { return other > own || (other == own && at < c) ? 1 : 0; };
+  for (; o + at_once <= n && before < k; o += at_once) {
+    Real v[at_once];
+    z.load(v, o, 1);
+    for (int e = 0; e < at_once; ++e) before += comes_first(v[e], o + e);
+  }
+  for (; o < n && before < k; ++o) before += comes_first(z[o], o);
+  return before < k ? before : k;
+}
+// Softmax over the k largest entries, 0 elsewhere (MoE routers).
 template <class Real> struct topk_softmaxes {
   tensor<Real> out, a;
   long long k;
   template <class Team> __host__ __device__ void operator()(long long row, Team t) const {
     const long long n = a.d[3];
     const element_ptr<Real> z = a.p + row * n, p = out.p + row * n;
-    Real most = z[0], partial = 0;
-    for (long long c = 1; c < n; ++c) most = z[c] > most ? z[c] : most;
-    auto share = [&](long long c) {
-      const Real own = z[c];
-      long long before = 0;
-      for (long long o = 0; o < n && before < k; ++o) before += z[o] > own || (z[o] == own && o < c) ? 1 : 0;
-      return before < k ? std::exp(own - most) : Real(0);
-    };
+    Real largest = z[t.rank < n ? t.rank : 0], partial = 0;
+    for (long long c = t.rank; c < n; c += t.size) largest = z[c] > largest ? z[c] : largest;
+    const Real most = t.most(largest);
+    const auto share = [&](long long c) { return rank_of_entry(z, n, c, k) < k ? std::exp(z[c] - most) : Real(0); };
     for (long long c = t.rank; c < n; c += t.size) partial += share(c);
     const Real total = t.sum(partial);
     for (long long c = t.rank; c < n; c += t.size) p.put(c, share(c) / total);
