@@ -80,21 +80,46 @@ template <class Real> struct binary {
 };
 
 // A binary operation on vectors of eight, if the first operand has the output's shape and the second one too, or is one
-// row.
+// row, or one column for all rows (the weights of a router); or the other way round.
 struct binary_vec8 {
+  enum class second_operand : unsigned char { all, row, column };
   binary<float> f;
-  unsigned width;  // columns of the second operand if it is one row; 0 if it has all elements
+  unsigned vectors;  // per row of the result
+  second_operand kind;
+  bool swapped;  // the first operand is the row or column
 
+  static bool is_whole(const tensor<float>& out, const tensor<float>& a) {
+    return a.count() == out.count() && is_aligned16(a.p);
+  }
+  static bool is_row(const tensor<float>& out, const tensor<float>& b) {
+    return b.count() == b.d[3] && b.d[3] == out.d[3] && is_aligned16(b.p);
+  }
+  static bool is_column(const tensor<float>& out, const tensor<float>& b) {
+    return b.d[3] == 1 && b.count() == out.rows();
+  }
+  static bool is_small(const tensor<float>& out, const tensor<float>& b) { return is_row(out, b) || is_column(out, b); }
   static bool fits(const tensor<float>& out, const tensor<float>& a, const tensor<float>& b) {
-    const bool one_row = b.count() == b.d[3] && b.d[3] == out.d[3];
-    return out.d[3] % 8 == 0 && out.count() < 1LL << 35 && a.count() == out.count() &&
-           (b.count() == out.count() || one_row) && is_aligned16(out.p) && is_aligned16(a.p) && is_aligned16(b.p);
+    return out.d[3] % 8 == 0 && out.count() < 1LL << 35 && is_aligned16(out.p) &&
+           ((is_whole(out, a) && (is_whole(out, b) || is_small(out, b))) || (is_small(out, a) && is_whole(out, b)));
+  }
+  binary_vec8(const binary<float>& of, const tensor<float>& out, const tensor<float>& a, const tensor<float>& b)
+      : f(of), vectors(static_cast<unsigned>(out.d[3] / 8)), swapped(!is_whole(out, a)) {
+    const tensor<float>& small = swapped ? a : b;
+    kind = is_whole(out, small) ? second_operand::all
+           : is_row(out, small) ? second_operand::row
+                                : second_operand::column;
   }
   __device__ void operator()(long long i) const {
+    const element_ptr<float>&whole = swapped ? f.b.p : f.a.p, &other = swapped ? f.a.p : f.b.p;
     float x[8], y[8];
-    load_vec8(x, f.a.p, 8 * i);
-    load_vec8(y, f.b.p, width == 0 ? 8 * i : 8 * (static_cast<unsigned>(i) % (width / 8)));
-    for (int k = 0; k < 8; ++k) x[k] = f.of(x[k], y[k]);
+    load_vec8(x, whole, 8 * i);
+    if (kind == second_operand::column) {
+      const float one = other[static_cast<unsigned>(i) / vectors];
+      for (float& v : y) v = one;
+    } else {
+      load_vec8(y, other, kind == second_operand::all ? 8 * i : 8 * (static_cast<unsigned>(i) % vectors));
+    }
+    for (int k = 0; k < 8; ++k) x[k] = swapped ? f.of(y[k], x[k]) : f.of(x[k], y[k]);
     store_vec8(x, f.out, 8 * i);
   }
 };
@@ -107,8 +132,7 @@ template <runs_on_stream On>
 status combine(const On& on, op what, const tensor<float>& out, const tensor<float>& a, const tensor<float>& b) {
   const binary<float> f(what, out, a, b);
   if (!binary_vec8::fits(out, a, b)) return on.elements(out.count(), f, row(what).name);
-  const unsigned width = b.count() == out.count() ? 0 : static_cast<unsigned>(out.d[3]);
-  return on.elements(out.count() / 8, binary_vec8{f, width}, row(what).name);
+  return on.elements(out.count() / 8, binary_vec8(f, out, a, b), row(what).name);
 }
 
 template <class Real> struct unary {

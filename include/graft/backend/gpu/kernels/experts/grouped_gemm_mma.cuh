@@ -31,61 +31,72 @@ using grouped_square = grouped_mma_shape<64, 64, 2, 2, 3, 4>;
 
 namespace detail {
 
-// Whether the 16-byte vectors of an operand are aligned.
-template <class Real> __device__ __forceinline__ bool has_vectors(const factor<Real>& f, long long contiguous) {
-  const long long pitch = f.inner == 1 ? f.step : f.inner;
-  return (f.inner == 1 || f.step == 1) && reinterpret_cast<std::uintptr_t>(f.p.at) % 16 == 0 && pitch % 8 == 0 &&
-         contiguous % 8 == 0;
-}
-// An operand with the part of it that a thread block reads: rows (or columns) [from, end) of depth K.
-struct operand_range {
-  factor<float> f;
-  bool vectors;  // 16-byte vectors are aligned
+// Loads the tiles of one operand: Count rows (or columns) of a product from `from` on, 64 of K per step. A thread copies
+// one vector of 16 bytes of every (Threads / 8)-th line. K-major: a line is a row of the tile. MN-major: a line is one
+// element of K, in boxes of 64 columns. Both fill lines of 128 bytes one below the other.
+template <class T, int Count, int Threads> struct operand_tiles {
+  static constexpr int lines_apart = Threads / 8, vectors = Count * 8 / Threads;
+  static_assert(Count * 8 % Threads == 0 && (64 % lines_apart == 0 || lines_apart % 64 == 0));
+
+  element_ptr<float> matrix;  // of the expert
+  long long pitch;            // elements from line to line
   int from, end, depth;
-};
-__device__ __forceinline__ operand_range range_of(const factor<float>& f, int from, long long end, long long depth) {
-  return {f, has_vectors(f, f.inner == 1 ? depth : end), from, static_cast<int>(end), static_cast<int>(depth)};
-}
-// Which vector of a tile the e-th copy moves, and from where. K-major: rows of K-vectors. MN-major: boxes of 64
-// columns with 64 rows of K each.
-struct tile_vector {
-  long long at;
-  std::uint32_t to;
-  int inside;  // elements of the vector that are inside the operand
-};
-__device__ __forceinline__ tile_vector vector_of(const operand_range& o, int e, int k0) {
-  const bool along = o.f.inner == 1;
-  const int box = along ? 0 : e / 512, line = along ? e / 8 : e / 8 % 64, vec = e % 8;
-  const int row = (along ? o.from : k0) + line, rows = along ? o.end : o.depth,
-            col = (along ? k0 : o.from + box * 64) + vec * 8, cols = along ? o.depth : o.end;
-  return {row * (along ? o.f.step : o.f.inner) + col, box * 8192 + stacked::swizzled_offset(line, vec),
-          row < rows && col < cols ? min_of(cols - col, 8) : 0};
-}
-// Operands of float, and those without aligned vectors: small ones (A and B of a branch), whose loads wait.
-template <class T, int Count, int Threads>
-__device__ __noinline__ void fill_rounded(std::uint32_t to, const operand_range& o, int k0) {
-  for (int e = static_cast<int>(threadIdx.x); e < Count * 8; e += Threads) {
-    const tile_vector v = vector_of(o, e, k0);
-    float x[8] = {};
-    if (o.vectors && v.inside > 0)
-      load_vec8(x, o.f.p, v.at);
-    else
-      for (int i = 0; i < 8; ++i) x[i] = i < v.inside ? o.f.p[v.at + i] : 0.0F;
-    ptx::store_shared(to + v.to, narrow_vec8<dtype_of<T>>(x));
-  }
-}
-// Loads Count rows (or columns) of an operand, 64 of K from k0 on.
-template <class T, int Count, int Threads>
-__device__ __forceinline__ void fill_operand(std::uint32_t to, const operand_range& o, int k0) {
-  if (!o.vectors || o.f.p.type != dtype_of<T>) return fill_rounded<T, Count, Threads>(to, o, k0);
+  bool along, copies;  // K-major; cp.async can copy it
+
+  __device__ __forceinline__ operand_tiles(const factor<float>& f, int first, long long last, long long deep)
+      : matrix(f.p),
+        pitch(f.inner == 1 ? f.step : f.inner),
+        from(first),
+        end(static_cast<int>(last)),
+        depth(static_cast<int>(deep)),
+        along(f.inner == 1),
+        copies((f.inner == 1 || f.step == 1) && f.p.type == dtype_of<T> && has_vectors()) {}
+
+  __device__ __forceinline__ void fill(std::uint32_t to, int k0) const {
+    if (!copies) return fill_rounded(to, matrix, pitch, from, end, depth, along, has_vectors(), k0);
+    const int line = static_cast<int>(threadIdx.x) / 8, vec = static_cast<int>(threadIdx.x) % 8;
+    const auto* const p = static_cast<const T*>(matrix.at);
+    const std::uint32_t at = to + stacked::swizzled_offset(line, vec);  // lines that are 8 n apart are swizzled alike
+    if (along) {
+      const bool inside = k0 + vec * 8 < depth;
+      const T* const first = p + (from + line) * pitch + k0 + vec * 8;
 #pragma unroll
-  for (int i = 0; i < (Count * 8 + Threads - 1) / Threads; ++i) {
-    const int e = static_cast<int>(threadIdx.x) + i * Threads;
-    if (Count * 8 % Threads != 0 && e >= Count * 8) break;
-    const tile_vector v = vector_of(o, e, k0);
-    ptx::copy_async16(to + v.to, static_cast<const T*>(o.f.p.at) + (v.inside > 0 ? v.at : 0), v.inside > 0 ? 16 : 0);
+      for (int i = 0; i < vectors; ++i) {
+        const bool reads = inside && from + line + i * lines_apart < end;
+        ptx::copy_async16(at + i * lines_apart * 128, reads ? first + i * lines_apart * pitch : p, reads ? 16 : 0);
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < vectors; ++i) {
+        const int k = k0 + line + i * lines_apart % 64, column = from + i * lines_apart / 64 * 64 + vec * 8;
+        const bool reads = k < depth && column < end;
+        ptx::copy_async16(at + i * lines_apart * 128, reads ? p + k * pitch + column : p, reads ? 16 : 0);
+      }
+    }
   }
-}
+
+ private:
+  __device__ __forceinline__ bool has_vectors() const {
+    return reinterpret_cast<std::uintptr_t>(matrix.at) % 16 == 0 && pitch % 8 == 0 && (along ? depth : end) % 8 == 0;
+  }
+  // Operands of float, and those without aligned vectors: small ones (A and B of a branch), whose loads wait.
+  __device__ __noinline__ static void fill_rounded(std::uint32_t to, element_ptr<float> matrix, long long pitch,
+                                                   int from, int end, int depth, bool along, bool aligned, int k0) {
+    for (int e = static_cast<int>(threadIdx.x); e < Count * 8; e += Threads) {
+      const int box = along ? 0 : e / 512, line = along ? e / 8 : e / 8 % 64, vec = e % 8;
+      const int row = (along ? from : k0) + line, rows = along ? end : depth,
+                col = (along ? k0 : from + box * 64) + vec * 8, cols = along ? depth : end;
+      const int inside = row < rows && col < cols ? min_of(cols - col, 8) : 0;
+      const long long at = row * pitch + col;
+      float x[8] = {};
+      if (aligned && inside > 0)
+        load_vec8(x, matrix, at);
+      else
+        for (int i = 0; i < 8; ++i) x[i] = i < inside ? matrix[at + i] : 0.0F;
+      ptx::store_shared(to + box * 8192 + stacked::swizzled_offset(line, vec), narrow_vec8<dtype_of<T>>(x));
+    }
+  }
+};
 // Fragments of an operand in a stage; `first` is the row (or column) in the tile.
 __device__ __forceinline__ void left_fragment(std::uint32_t (&a)[4], std::uint32_t tile, bool along, int first, int k,
                                               int lane) {
@@ -110,26 +121,22 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks_per_sm)
   const products<float> p = g.of(at.expert, at.first, at.count);
   const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
   const int warp_row = warp / Shape::warps_n * Shape::warp_rows, warp_col = warp % Shape::warps_n * Shape::warp_cols;
-  const bool a_along = p.a.inner == 1;
-  const detail::operand_range a_range = detail::range_of(p.a, at.row0, p.rows, p.depth),
-                              b_range = detail::range_of(p.b, at.col0, p.cols, p.depth);
+  detail::operand_tiles<T, Shape::rows, Shape::threads> a_tiles(p.a, at.row0, p.rows, p.depth);
+  detail::operand_tiles<T, Shape::cols, Shape::threads> b_tiles(p.b, at.col0, p.cols, p.depth);
+  const bool a_along = a_tiles.along, base_along = b_tiles.along;
   const int base_steps = static_cast<int>((p.depth + Shape::deep - 1) / Shape::deep);
-  detail::operand_range u_range = a_range, branch_range = b_range;
   int steps = base_steps;
-  if (g.has_branch()) {
-    const products<float> more = g.of_branch(at.expert, at.first, at.count);
-    u_range = detail::range_of(more.a, at.row0, more.rows, more.depth);
-    branch_range = detail::range_of(more.b, at.col0, more.cols, more.depth);
-    steps += static_cast<int>((more.depth + Shape::deep - 1) / Shape::deep);
-  }
+  if (g.has_branch()) steps += static_cast<int>((g.branch.a.d[3] + Shape::deep - 1) / Shape::deep);
 
   auto fill = [&](int step) {
     if (step < steps) {
+      if (step == base_steps) {
+        const products<float> more = g.of_branch(at.expert, at.first, at.count);
+        a_tiles = {more.a, at.row0, more.rows, more.depth}, b_tiles = {more.b, at.col0, more.cols, more.depth};
+      }
       const std::uint32_t to = base + step % Shape::stages * Shape::stage_bytes;
-      const bool is_branch = step >= base_steps;
-      const int k0 = (is_branch ? step - base_steps : step) * Shape::deep;
-      detail::fill_operand<T, Shape::rows, Shape::threads>(to, is_branch ? u_range : a_range, k0);
-      detail::fill_operand<T, Shape::cols, Shape::threads>(to + Shape::a_bytes, is_branch ? branch_range : b_range, k0);
+      const int k0 = (step < base_steps ? step : step - base_steps) * Shape::deep;
+      a_tiles.fill(to, k0), b_tiles.fill(to + Shape::a_bytes, k0);
     }
     ptx::commit_copies();
   };
@@ -141,7 +148,7 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks_per_sm)
     __syncthreads();
     fill(step + Shape::stages - 1);
     const std::uint32_t a_tile = base + step % Shape::stages * Shape::stage_bytes, b_tile = a_tile + Shape::a_bytes;
-    const bool b_along = (step < base_steps ? b_range : branch_range).f.inner == 1;
+    const bool b_along = step < base_steps ? base_along : g.branch.tb;
 #pragma unroll
     for (int k = 0; k < Shape::deep / 16; ++k) {
       std::uint32_t a[m_tiles][4], b[n_pairs][4];

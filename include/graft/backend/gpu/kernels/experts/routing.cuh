@@ -11,6 +11,7 @@
 // compiles, without a device, and that sort asks the device for both.
 #pragma once
 #include <graft/backend/gpu/kernels/elementwise/for_each.cuh>
+#include <graft/backend/gpu/kernels/rowwise/rowwise.cuh>
 #include <graft/backend/gpu/tile/tensor.cuh>
 #include <graft/backend/gpu/tile/vector8.cuh>
 #include <graft/graph/rules_experts.h>
@@ -57,10 +58,11 @@ template <class Real> struct chosen_experts {
   template <class Team> __host__ __device__ void operator()(long long token, Team t) const {
     const long long n = scores.d[3];
     const element_ptr<Real> z = scores.p + token * n;
+    const largest_entries<Real> largest(z, n, k, t);
     long long taken = 0;
     for (long long first = 0; first < n; first += t.size) {
       const long long c = first + t.rank;
-      const bool is_chosen = c < n && is_among_largest(z, n, c);
+      const bool is_chosen = c < n && largest.contains(z[c], c);
       const unsigned all = t.ballot(is_chosen), before = all & ((1U << t.rank) - 1);
       if (is_chosen) chosen[token * k + taken + bits_of_word(before)] = static_cast<int>(c);
       taken += bits_of_word(all);
@@ -68,24 +70,6 @@ template <class Real> struct chosen_experts {
   }
 
  private:
-  // Loads of eight scores are in flight together.
-  __host__ __device__ bool is_among_largest(const element_ptr<Real>& z, long long n, long long c) const {
-    constexpr int at_once = 8;
-    const Real own = z[c];
-    const bool is_nan = own != own;
-    long long before = 0, o = 0;
-    const auto comes_first = [&](Real other, long long at) {
-      const bool is_larger = is_nan ? other == other : other > own, is_equal = is_nan ? other != other : other == own;
-      return is_larger || (is_equal && at < c) ? 1 : 0;
-    };
-    for (; o + at_once <= n && before < k; o += at_once) {
-      Real v[at_once];
-      z.load(v, o, 1);
-      for (int e = 0; e < at_once; ++e) before += comes_first(v[e], o + e);
-    }
-    for (; o < n && before < k; ++o) before += comes_first(z[o], o);
-    return before < k;
-  }
   __host__ __device__ static int bits_of_word(unsigned word) {
 #if defined(__CUDA_ARCH__)
     return __popc(word);  // std::popcount calls a host builtin

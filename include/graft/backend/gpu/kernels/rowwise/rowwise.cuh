@@ -7,6 +7,7 @@
 #include <graft/backend/gpu/tile/vector8.cuh>
 
 #include <cmath>
+#include <limits>
 
 namespace graft::gpu {
 
@@ -172,36 +173,67 @@ template <class Real> struct softmaxes {
     for_each_column<Real, 1>({z}, n, t, [&](long long c, const Real* v) { p.put(c, std::exp(*v - most) / total); });
   }
 };
-// How many entries of a row of n are larger than entry c, or equal with a smaller index; k if there are at least k. Loads
-// of eight entries are in flight together.
-template <class Real>
-__host__ __device__ long long rank_of_entry(const element_ptr<Real>& z, long long n, long long c, long long k) {
-  constexpr int at_once = 8;
-  const Real own = z[c];
-  long long before = 0, o = 0;
-  const auto comes_first = [&](Real other, long long at) { return other > own || (other == own && at < c) ? 1 : 0; };
-  for (; o + at_once <= n && before < k; o += at_once) {
-    Real v[at_once];
-    z.load(v, o, 1);
-    for (int e = 0; e < at_once; ++e) before += comes_first(v[e], o + e);
+// The k largest entries of a row; of equal ones the first are among them, and NaN counts as the smallest number. The
+// team finds one after the other; a thread has the entries rank, rank + size, ... in registers, or loads them again where
+// a row is long.
+template <class Real> struct largest_entries {
+  Real last = 0;  // the k-th largest entry
+  long long last_at = -1;
+  bool last_is_nan = false;
+
+  template <class Team>
+  __host__ __device__ largest_entries(const element_ptr<Real>& z, long long n, long long k, const Team& t) {
+    constexpr int held = 8;
+    Real own[held];
+#pragma unroll
+    for (int e = 0; e < held; ++e) own[e] = t.rank + e * t.size < n ? z[t.rank + e * t.size] : Real(0);
+    const auto each = [&](const auto& f) {
+#pragma unroll
+      for (int e = 0; e < held; ++e)
+        if (const long long c = t.rank + e * t.size; c < n) f(own[e], c);
+      for (long long c = t.rank + held * t.size; c < n; c += t.size) f(z[c], c);
+    };
+    constexpr Real least = -std::numeric_limits<Real>::infinity();
+    for (long long j = 0; j < k; ++j) {
+      Real best = least;
+      long long at = -1;
+      each([&](Real v, long long c) {
+        if (v == v && (j == 0 || !contains(v, c)) && (at < 0 || v > best)) best = v, at = c;
+      });
+      const Real most = t.most(best);
+      // Of equal entries the first one: the largest of the negated indices.
+      const long long first = -t.most(at >= 0 && best == most ? -at : -n);
+      if (first < n) {
+        last = most, last_at = first;
+        continue;
+      }
+      long long nan_at = n;  // only NaN is left
+      each([&](Real v, long long c) {
+        if (v != v && (!last_is_nan || c > last_at) && c < nan_at) nan_at = c;
+      });
+      last_at = -t.most(-nan_at), last_is_nan = true;
+    }
   }
-  for (; o < n && before < k; ++o) before += comes_first(z[o], o);
-  return before < k ? before : k;
-}
-// Softmax over the k largest entries, 0 elsewhere (MoE routers).
+  __host__ __device__ bool contains(Real v, long long c) const {
+    if (v != v) return last_is_nan && c <= last_at;
+    return last_is_nan || v > last || (v == last && c <= last_at);
+  }
+};
+// Softmax over the k largest entries, 0 elsewhere (MoE routers); NaN if an entry is NaN.
 template <class Real> struct topk_softmaxes {
   tensor<Real> out, a;
   long long k;
   template <class Team> __host__ __device__ void operator()(long long row, Team t) const {
     const long long n = a.d[3];
     const element_ptr<Real> z = a.p + row * n, p = out.p + row * n;
-    Real largest = z[t.rank < n ? t.rank : 0], partial = 0;
-    for (long long c = t.rank; c < n; c += t.size) largest = z[c] > largest ? z[c] : largest;
-    const Real most = t.most(largest);
-    const auto share = [&](long long c) { return rank_of_entry(z, n, c, k) < k ? std::exp(z[c] - most) : Real(0); };
-    for (long long c = t.rank; c < n; c += t.size) partial += share(c);
+    const largest_entries<Real> chosen(z, n, k, t);
+    Real most = -std::numeric_limits<Real>::infinity(), partial = 0;
+    for (long long c = t.rank; c < n; c += t.size) most = z[c] > most ? z[c] : most;
+    most = t.most(most);
+    auto share = [&](Real v, long long c) { return v != v ? v : chosen.contains(v, c) ? std::exp(v - most) : Real(0); };
+    for (long long c = t.rank; c < n; c += t.size) partial += share(z[c], c);
     const Real total = t.sum(partial);
-    for (long long c = t.rank; c < n; c += t.size) p.put(c, share(c) / total);
+    for (long long c = t.rank; c < n; c += t.size) p.put(c, share(z[c], c) / total);
   }
 };
 template <class Real> struct softmax_grads {
