@@ -4397,7 +4397,7 @@ struct gemm_launch {
     sequence<int> epilogue_norm;
   };
   id around = none_id;             // the product with the base weight, or the result
-  int product = 0, grouped = 0;    // index of the first product in plan::products, and how many follow it
+  int product = 0, grouped = 0;    // index of the first product in launch_plan::products, and how many follow it
   id gated = none_id;              // the elementwise product of its two results, which is stored instead of them
   int norm = -1;                   // a norm of its result, possibly fused: index of a rowwise_launch
   int fused_wgrads[2] = {-1, -1};  // wgrads that run in its launch: indices of wgrad_sum
@@ -6248,10 +6248,10 @@ constexpr int token_axis(const graph& g, const node& v) {
 namespace graft {
 struct launch {
   int kind = 0, index = 0;
-  int first = 0, count = 0;  // its nodes are [first, first + count) of plan::nodes
+  int first = 0, count = 0;  // its nodes are [first, first + count) of launch_plan::nodes
   template <class Kind> constexpr bool is() const { return kind == launch_kinds::index_of<Kind>; }
 };
-struct plan {
+struct launch_plan {
   target to{};
   stages when{};
   node_set live{};
@@ -6291,10 +6291,10 @@ struct plan {
     });
   }
 };
-constexpr bool reads_by_chunk(const graph& g, const plan& p, id i, int k) {
+constexpr bool reads_by_chunk(const graph& g, const launch_plan& p, id i, int k) {
   return detail::read_by_chunk(g, p.rows, i, k);
 }
-constexpr bool crosses_launches(const graph& g, const plan& p, id i) {
+constexpr bool crosses_launches(const graph& g, const launch_plan& p, id i) {
   for (id r = i + 1; r < g.size; ++r)
     for (int k = 0; p.live[r] && k < 3; ++k)
       if (g[r].operand(k) == i)
@@ -6308,7 +6308,7 @@ namespace graft {
 namespace detail {
 struct planner {
   const graph& g;
-  plan& p;
+  launch_plan& p;
   constexpr bool member(id i) const { return p.live[i] && p.when.of[i] == stage::call && !is_leaf(g[i].what); }
   template <class Kind> constexpr void open(int index) {
     p.launches.push({launch_kinds::index_of<Kind>, index, p.nodes.size()});
@@ -6390,8 +6390,8 @@ struct planner {
   }
 };
 }  // namespace detail
-[[gnu::cold]] constexpr plan fuse(const graph& g, const target& to = cpu_target) {
-  plan p;
+[[gnu::cold]] constexpr launch_plan fuse(const graph& g, const target& to = cpu_target) {
+  launch_plan p;
   detail::planner m{g, p};
   p.to = to;
   p.when = schedule(g);
@@ -6427,7 +6427,7 @@ struct plan_fingerprint {
     return true;
   }
 };
-constexpr plan_fingerprint fingerprint_of(const graph& g, const plan& p) {
+constexpr plan_fingerprint fingerprint_of(const graph& g, const launch_plan& p) {
   plan_fingerprint out;
   sequence<unsigned> position(g.size, 0);
   unsigned next = 0;
@@ -6603,12 +6603,12 @@ constexpr size_values with_nominals(const graph& g, size_values s) {
 }
 struct launch_facts {
   const graph& g;
-  const plan& p;
+  const launch_plan& p;
   const size_values& s;
   dtype type;  // the element type of weights and activations
   const quant_format& stored;
 };
-[[gnu::cold]] constexpr sequence<id> padded_operands(const graph& g, const plan& p, const launch& of,
+[[gnu::cold]] constexpr sequence<id> padded_operands(const graph& g, const launch_plan& p, const launch& of,
                                                      const size_values& s, dtype type) {
   sequence<id> found;
   const auto& is_padded = p.to.can<wgrad_sum>().operand_is_padded;
@@ -6628,22 +6628,22 @@ struct launch_facts {
   }
   return found;
 }
-constexpr int kernel_count(const graph& g, const plan& p, const launch& l, const size_values& s, dtype type,
+constexpr int kernel_count(const graph& g, const launch_plan& p, const launch& l, const size_values& s, dtype type,
                            const quant_format& stored) {
   int n = 0;
   p.visit(l, [&](const auto& one) { n = one.kernels(launch_facts{g, p, s, type, stored}); });
   for (const id i : padded_operands(g, p, l, s, type)) n += count(g, i, s) == 0 ? 0 : 1;
   return n;
 }
-constexpr int kernel_count(const graph& g, const plan& p, const size_values& s, dtype type,
+constexpr int kernel_count(const graph& g, const launch_plan& p, const size_values& s, dtype type,
                            const quant_format& stored = {}) {
   int n = 0;
   for (const launch& l : p.launches) n += kernel_count(g, p, l, s, type, stored);
   return n;
 }
-[[gnu::cold]] constexpr bool folds(const graph& branch, const plan& branched, const plan& folded,
+[[gnu::cold]] constexpr bool folds(const graph& branch, const launch_plan& branched, const launch_plan& folded,
                                    const size_values& s) {
-  auto one_product = [](const plan& p) { return p.products.size() == 1 && p.launches.size() == 1; };
+  auto one_product = [](const launch_plan& p) { return p.products.size() == 1 && p.launches.size() == 1; };
   if (!one_product(folded)) return false;
   for (const launch& l : branched.launches)
     if (branch[branched.anchor_of(l)].what == op::rotate) return true;
@@ -6668,7 +6668,7 @@ constexpr int kernel_count(const graph& g, const plan& p, const size_values& s, 
   }
   return folds(branch, fuse(branch, to), fuse(folded, to), s);
 }
-[[gnu::cold]] constexpr long long weighted_flops(const graph& g, const plan& p, const size_values& s) {
+[[gnu::cold]] constexpr long long weighted_flops(const graph& g, const launch_plan& p, const size_values& s) {
   constexpr long long narrow = 64;
   const long long slower = p.to.can<nodes_launch>().flop_factor;
   long long flops = call_flops(g, s);
@@ -6687,7 +6687,7 @@ struct training_graphs {  // with saved tensors as outputs of forward and inputs
 [[gnu::cold]] constexpr bool trains_folded(const target& to, const training_graphs& usual,
                                            const training_graphs& in_weight, size_values s) {
   if (to.granularity != target::work::by_products) return false;
-  const plan branched = fuse(usual.forward, to), plain = fuse(in_weight.forward, to);
+  const launch_plan branched = fuse(usual.forward, to), plain = fuse(in_weight.forward, to);
   if (branched.products.size() != 1 || plain.products.size() != 1 || plain.launches.size() != 1) return false;
   const id weight = plain.products[0].weight;
   if (!updated_weight_at(in_weight.forward, weight).found) return false;
@@ -6698,7 +6698,7 @@ struct training_graphs {  // with saved tensors as outputs of forward and inputs
   if (!computed &&
       in_weight.forward.sizes.tokens(mine) < in_weight.forward.sizes.value(in_weight.forward[weight].d[3], mine))
     return false;
-  auto flops = [&](const training_graphs& t, const plan& forward) {
+  auto flops = [&](const training_graphs& t, const launch_plan& forward) {
     return plus(weighted_flops(t.forward, forward, sizes_for(t.forward, usual.forward, s)),
                 weighted_flops(t.backward, fuse(t.backward, to), sizes_for(t.backward, usual.forward, s)));
   };
@@ -6893,8 +6893,8 @@ constexpr bool holds(const graph& g, const requirement& r, const size_values& s)
 }
 }  // namespace graft
 namespace graft {
-[[gnu::cold]] constexpr text why_several_kernels(const graph& g, const plan& p, const launch& l, const size_values& s,
-                                                 dtype type, const quant_format& stored) {
+[[gnu::cold]] constexpr text why_several_kernels(const graph& g, const launch_plan& p, const launch& l,
+                                                 const size_values& s, dtype type, const quant_format& stored) {
   text why;
   p.visit(l, [&]<class Kind>(const Kind& one) {
     const launch_facts facts{g, p, s, type, stored};
@@ -6903,7 +6903,7 @@ namespace graft {
   });
   return why;
 }
-[[gnu::cold]] constexpr text why_several_kernels(const graph& g, const plan& p, const size_values& s, dtype type,
+[[gnu::cold]] constexpr text why_several_kernels(const graph& g, const launch_plan& p, const size_values& s, dtype type,
                                                  const quant_format& stored, int most = 4) {
   text t;
   if (p.launches.size() == 1) t = why_several_kernels(g, p, p.launches[0], s, type, stored);
@@ -6942,7 +6942,7 @@ struct plan_facts {
   unsigned long long key = 0;
 };
 constexpr plan_facts facts_of(const graph& g, const target& to) {
-  const plan p = fuse(g, to);
+  const launch_plan p = fuse(g, to);
   return {p.launches.size(), p.breaks, p.first_break, fingerprint_of(g, p).key};
 }
 template <class Derived, const target& To> struct plans {
@@ -7258,7 +7258,7 @@ template <class Layer> inline constexpr bool mergeable = compile<Layer>::mergeab
 template <class Layer> inline constexpr bool unmergeable = compile<Layer>::unmergeable;
 }  // namespace graft
 namespace graft {
-constexpr void describe_launch(text& t, const graph& g, const plan& p, const launch& l) {
+constexpr void describe_launch(text& t, const graph& g, const launch_plan& p, const launch& l) {
   t << p.name_of(g, l);
   for (const slot s : {slot::prologue, slot::mainloop, slot::branch, slot::epilogue, slot::reduce, slot::standalone}) {
     sequence<id> ops;
@@ -7293,7 +7293,7 @@ constexpr void print_si(text& t, long long n) {  // prints 33554432 as 33.6 M
   if (u > 0 && tenths < 1000) t << '.' << tenths % 10;
   t << units[u];
 }
-constexpr node_set printed_by_name(const graph& g, const plan& p) {
+constexpr node_set printed_by_name(const graph& g, const launch_plan& p) {
   node_set named(g.size);
   sequence<int> readers(g.size, 0);
   for (id r = 0; r < g.size; ++r)
@@ -7337,7 +7337,7 @@ template <class Sink> constexpr void explain_outputs(const graph& g, const char*
     if (!same_text(g.out[k].name, "saved")) equation(g.out[k].at, g.output_name(k).c_str());
 }
 template <class Sink, class More>
-constexpr void explain_graph(const graph& g, const plan& p, const char* title, int kernels, const cost* price,
+constexpr void explain_graph(const graph& g, const launch_plan& p, const char* title, int kernels, const cost* price,
                              Sink&& line, More&& more) {
   const node_set named = printed_by_name(g, p);
   const print_style style{named.in.data(), 12};
@@ -7389,7 +7389,7 @@ constexpr void explain_graph(const graph& g, const plan& p, const char* title, i
     }
 }
 template <class Sink>
-constexpr void explain_graph(const graph& g, const plan& p, const char* title, int kernels, const cost* price,
+constexpr void explain_graph(const graph& g, const launch_plan& p, const char* title, int kernels, const cost* price,
                              Sink&& line) {
   explain_graph(g, p, title, kernels, price, line, [](text&, int) {});
 }
@@ -7436,7 +7436,7 @@ template <class Layer, const target& To> struct explained {
     const bool priced = tokens != dyn && static_sizes_known<Layer>();
     constexpr bool folded = facts::folded;
     auto pass = [&](const graph& g, const char* title, const cost& price) {
-      const plan p = fuse(g, To);
+      const launch_plan p = fuse(g, To);
       size_values s = with_nominals(g, static_sizes<Layer>(g));
       if (tokens != dyn) g.sizes.set_tokens(s, tokens);
       using numbers = element_traits<typename Layer::element>;
@@ -7493,7 +7493,7 @@ template <class Sink> constexpr void draw_node(const graph& g, id i, drawing for
     t << (leaf ? "\"])" : "\"]");
   line(t);
 }
-template <class Sink> constexpr void draw(const graph& g, const plan& p, drawing format, Sink&& line) {
+template <class Sink> constexpr void draw(const graph& g, const launch_plan& p, drawing format, Sink&& line) {
   const bool graphviz = format == drawing::graphviz;
   auto visible = [&](id i) { return i >= 0 && p.live[i] && g[i].what != op::reshape; };  // a reshape is not drawn
   line(text(graphviz ? "digraph plan {\n  rankdir=TB; node [shape=box, fontname=Helvetica];" : "flowchart TB"));
@@ -8743,7 +8743,7 @@ template <block_type Block, const target& To> struct explained<Block, To> {
     }
     line(head);
     auto pass = [&](const graph& g, const char* title, const cost& price) {
-      const plan p = fuse(g, To);
+      const launch_plan p = fuse(g, To);
       size_values s = with_nominals(g, block_sizes<Block>(g));
       if (priced) g.sizes.set_tokens(s, tokens);
       explain_graph(g, p, title, kernel_count(g, p, s, stored), priced ? &price : nullptr, line);

@@ -185,7 +185,7 @@ void check(const graph& g, int head, row_batch rows, double tolerance, const qua
   const ran fused = run(g, t, sm_90, rows.rows()), single = run(g, t, eager, rows.rows());
   INFO("heads of ", head, ", ", rows.rows(), " rows");
   int copies = 0;  // outputs are requested in float, so results of GEMMs are copied
-  const plan p = fuse(g, sm_90);
+  const launch_plan p = fuse(g, sm_90);
   for (int k = 0; k < g.outs; ++k) {
     CHECK(distance(fused.outputs[static_cast<std::size_t>(k)], single.outputs[static_cast<std::size_t>(k)]) <
           tolerance);

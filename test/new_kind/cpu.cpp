@@ -43,7 +43,7 @@ static_assert(fuse(capture(), with_kind(false)).launches.size() == 3);
 TEST_CASE("new kind: explain, drawings, kernel counts and costs know it") {
   const builder captured = capture();
   const graph g = captured;
-  const plan p = fuse(g, with_kind(true));
+  const launch_plan p = fuse(g, with_kind(true));
   size_values s = with_nominals(g, {});
   g.sizes.set_tokens(s, 16);
   CHECK(kernel_count(g, p, s, dtype::f32) == 2);

@@ -54,7 +54,7 @@ TEST_CASE("block: no weight is built after load, forward or backward") {
 
 TEST_CASE("block: on the CPU it is two rounds over the rows: up to keys and values, and the rest") {
   const builder g = dora_block::forward();
-  const plan p = fuse(g);
+  const launch_plan p = fuse(g);
   CHECK(p.launches.size() == 2);
   CHECK(p.rows.rounds == 2);
   CHECK(p.breaks == 0);
@@ -67,7 +67,7 @@ TEST_CASE("block: on the CPU it is two rounds over the rows: up to keys and valu
 
 TEST_CASE("block: on a GPU every projection is one GEMM with its prologue, branch and epilogue") {
   const builder g = dora_block::forward();
-  const plan p = fuse(g, gpu_target);
+  const launch_plan p = fuse(g, gpu_target);
   CHECK(p.products.size() == 7);
   for (const gemm_slots& s : p.products) {
     CHECK(s.branches.size() == 1);

@@ -32,7 +32,7 @@ static_assert(launches<hra<8>> < 20);
 
 TEST_CASE("expression: an elementwise product and the sum over it are one launch") {
   const saved_pair pair = pair_of<adalora<8>>();
-  const plan p = fuse(pair.backward, gpu_target);
+  const launch_plan p = fuse(pair.backward, gpu_target);
   CHECK(p.launches.size() == 3);  // dx with both sums, E, A
   const launch& e = p.launches[p.launch_of[pair.backward.result("lora_E")]];
   REQUIRE(e.count == 2);
@@ -42,7 +42,7 @@ TEST_CASE("expression: an elementwise product and the sum over it are one launch
 TEST_CASE("expression: transposes and broadcasts are computed inside their readers") {
   const saved_pair pair = pair_of<hra<8>>();
   const graph g = pair.backward;
-  const plan p = fuse(pair.backward, gpu_target);
+  const launch_plan p = fuse(pair.backward, gpu_target);
   const launch& last = p.launches[p.launch_of[pair.backward.result("hra_u")]];
   CHECK(last.count > 5);
   bool crosses = false;
@@ -60,7 +60,7 @@ TEST_CASE("expression: a gate is one launch, and both of its gradients are one l
   const saved_pair pair = select_saved_tensors(capture_forward(block, options), capture_backward(block, options));
   for (const builder* made : {&pair.forward, &pair.backward}) {
     const graph g = *made;
-    const plan p = fuse(g, gpu_target);
+    const launch_plan p = fuse(g, gpu_target);
     int expressions = 0;
     for (const launch& l : p.launches) {
       bool activates = false;
@@ -96,7 +96,7 @@ TEST_CASE("expression: a launch computes a second value only if that needs no la
   g.add_output((mul(sigmoid(made), mul(a, b)) * w).i, "with it");
   g.add_output((mul(tanh(made), mul(a, later)) * w).i, "not with it");
   const graph whole = g;
-  const plan planned = fuse(whole, gpu_target);
+  const launch_plan planned = fuse(whole, gpu_target);
   int pairs = 0, expressions = 0;
   for (const launch& l : planned.launches)
     if (const expression_launch* const e = planned.as<expression_launch>(l); e != nullptr)
@@ -113,7 +113,7 @@ TEST_CASE("expression: a value that one launch reads is stored, even if another 
   g.add_output((shared * w).i, "stored");
   g.add_output(mul(other, sigmoid(shared)).i, "joined");
   const graph made = g;
-  const plan planned = fuse(made, gpu_target);
+  const launch_plan planned = fuse(made, gpu_target);
   const id at = made[made.result("stored")].a;
   REQUIRE(made[at].what == op::silu);
   bool computed = false;
@@ -122,7 +122,7 @@ TEST_CASE("expression: a value that one launch reads is stored, even if another 
 }
 TEST_CASE("expression: norms of tokens are not joined, nor on targets without such a launch") {
   const saved_pair pair = pair_of<dora<8>>();
-  const plan p = fuse(pair.backward, gpu_target);
+  const launch_plan p = fuse(pair.backward, gpu_target);
   for (const launch& l : p.launches)
     if (l.is<expression_launch>()) CHECK(!p.when.has_token_rows[p.anchor_of(l)]);
   const saved_pair chain = pair_of<hra<8>>();
@@ -137,7 +137,7 @@ TEST_CASE("expression: an expression that is too large is split") {
   for (int i = 0; i < 40; ++i) v = sqrt(v);
   g.add_output(v.i, "y");
   const builder b = canonical(g);
-  const plan p = fuse(b, gpu_target);
+  const launch_plan p = fuse(b, gpu_target);
   for (const launch& l : p.launches) CHECK(l.count <= max_expression_steps);
   CHECK(p.launches.size() >= 2);
 }

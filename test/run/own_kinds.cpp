@@ -109,7 +109,7 @@ TEST_CASE("own kinds: an activation and a residual are part of the launch") {
   const layer_graphs g = built_in_methods().graphs(rules_of<residual_block>(), formula_of<lora<>>(), true);
   CHECK(fuse(g.forward).launches.size() == 1);
   CHECK(fuse(g.forward).launches[0].is<rows_launch>());
-  const plan forward = fuse(g.forward);
+  const launch_plan forward = fuse(g.forward);
   CHECK(std::string(forward.name_of(g.forward, forward.launches[0])) == "GEMM");
   for (const long long tokens : {1LL, 7LL, 300LL}) {
     constexpr long long n = 32, r = 4;

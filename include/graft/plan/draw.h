@@ -29,7 +29,7 @@ template <class Sink> constexpr void draw_node(const graph& g, id i, drawing for
   line(t);
 }
 
-template <class Sink> constexpr void draw(const graph& g, const plan& p, drawing format, Sink&& line) {
+template <class Sink> constexpr void draw(const graph& g, const launch_plan& p, drawing format, Sink&& line) {
   const bool graphviz = format == drawing::graphviz;
   auto visible = [&](id i) { return i >= 0 && p.live[i] && g[i].what != op::reshape; };  // a reshape is not drawn
   line(text(graphviz ? "digraph plan {\n  rankdir=TB; node [shape=box, fontname=Helvetica];" : "flowchart TB"));

@@ -10,7 +10,7 @@ namespace graft {
 
 // Prints a launch by the slots of its kernel: "GEMM, low-rank branch, epilogue add, 2 fused wgrads". The matmuls that a
 // slot always consists of are not listed, and the operations of a standalone launch follow its kind.
-constexpr void describe_launch(text& t, const graph& g, const plan& p, const launch& l) {
+constexpr void describe_launch(text& t, const graph& g, const launch_plan& p, const launch& l) {
   t << p.name_of(g, l);
   for (const slot s : {slot::prologue, slot::mainloop, slot::branch, slot::epilogue, slot::reduce, slot::standalone}) {
     sequence<id> ops;
@@ -48,7 +48,7 @@ constexpr void print_si(text& t, long long n) {  // prints 33554432 as 33.6 M
 }
 
 // The values that are printed with a name: those with several readers, precomputed ones, and inputs of other launches.
-constexpr node_set printed_by_name(const graph& g, const plan& p) {
+constexpr node_set printed_by_name(const graph& g, const launch_plan& p) {
   node_set named(g.size);
   sequence<int> readers(g.size, 0);
   for (id r = 0; r < g.size; ++r)
@@ -96,7 +96,7 @@ template <class Sink> constexpr void explain_outputs(const graph& g, const char*
 
 // `more(text, k)` appends to the line of launch k.
 template <class Sink, class More>
-constexpr void explain_graph(const graph& g, const plan& p, const char* title, int kernels, const cost* price,
+constexpr void explain_graph(const graph& g, const launch_plan& p, const char* title, int kernels, const cost* price,
                              Sink&& line, More&& more) {
   const node_set named = printed_by_name(g, p);
   const print_style style{named.in.data(), 12};
@@ -149,7 +149,7 @@ constexpr void explain_graph(const graph& g, const plan& p, const char* title, i
 }
 
 template <class Sink>
-constexpr void explain_graph(const graph& g, const plan& p, const char* title, int kernels, const cost* price,
+constexpr void explain_graph(const graph& g, const launch_plan& p, const char* title, int kernels, const cost* price,
                              Sink&& line) {
   explain_graph(g, p, title, kernels, price, line, [](text&, int) {});
 }
@@ -199,7 +199,7 @@ template <class Layer, const target& To> struct explained {
     const bool priced = tokens != dyn && static_sizes_known<Layer>();
     constexpr bool folded = facts::folded;
     auto pass = [&](const graph& g, const char* title, const cost& price) {
-      const plan p = fuse(g, To);
+      const launch_plan p = fuse(g, To);
       size_values s = with_nominals(g, static_sizes<Layer>(g));
       if (tokens != dyn) g.sizes.set_tokens(s, tokens);
       using numbers = element_traits<typename Layer::element>;

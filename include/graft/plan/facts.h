@@ -30,7 +30,7 @@ struct plan_facts {
   unsigned long long key = 0;
 };
 constexpr plan_facts facts_of(const graph& g, const target& to) {
-  const plan p = fuse(g, to);
+  const launch_plan p = fuse(g, to);
   return {p.launches.size(), p.breaks, p.first_break, fingerprint_of(g, p).key};
 }
 // Layers of one kind with one adapter share these.

@@ -25,7 +25,7 @@ struct plan_fingerprint {
 // Each node of the call stage adds one word for operation, flags and slot, one for its launch, and one per operand: its
 // position if it has the call stage too, 0xfffffffe if it is precomputed, 0xffffffff if it is absent. Integer arguments
 // that are no sizes follow.
-constexpr plan_fingerprint fingerprint_of(const graph& g, const plan& p) {
+constexpr plan_fingerprint fingerprint_of(const graph& g, const launch_plan& p) {
   plan_fingerprint out;
   sequence<unsigned> position(g.size, 0);
   unsigned next = 0;

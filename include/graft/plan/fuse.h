@@ -12,7 +12,7 @@ namespace detail {
 
 struct planner {
   const graph& g;
-  plan& p;
+  launch_plan& p;
 
   constexpr bool member(id i) const { return p.live[i] && p.when.of[i] == stage::call && !is_leaf(g[i].what); }
   // Opens launch `index` of a kind, to which the next nodes are added.
@@ -105,8 +105,8 @@ struct planner {
 
 }  // namespace detail
 
-[[gnu::cold]] constexpr plan fuse(const graph& g, const target& to = cpu_target) {
-  plan p;
+[[gnu::cold]] constexpr launch_plan fuse(const graph& g, const target& to = cpu_target) {
+  launch_plan p;
   detail::planner m{g, p};
   p.to = to;
   p.when = schedule(g);

@@ -23,8 +23,8 @@ struct launch_estimate {
 };
 
 // `type` is the element type of weights and activations; `seen` is the number of cached keys that a row attends to.
-[[gnu::cold]] constexpr launch_estimate estimate_launch(const graph& g, const plan& p, int k, const size_values& s,
-                                                        dtype type, long long cached_keys,
+[[gnu::cold]] constexpr launch_estimate estimate_launch(const graph& g, const launch_plan& p, int k,
+                                                        const size_values& s, dtype type, long long cached_keys,
                                                         const quant_format& stored = {}) {
   const launch& l = p.launches[k];
   launch_estimate price;

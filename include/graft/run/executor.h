@@ -103,7 +103,7 @@ template <class Engine> class executor {
 
   // ---- facts
   // The plan that forward() runs, once the layer is bound.
-  const plan* forward_plan() const;
+  const launch_plan* forward_plan() const;
   bool runs_folded() const;
   // Unbinds everything, so that the next call chooses its kernels again.
   [[gnu::cold]] void kernels_changed();

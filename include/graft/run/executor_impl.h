@@ -58,7 +58,7 @@ template <class Engine> struct executor<Engine>::adapter_state {
   training_variants<Engine>& variants() const { return static_cast<training_variants<Engine>&>(*training); }
   bool folded = false;  // the adapter is in a copy of the weight
   // The plan of forward for these tensors, from when it is chosen until a pass takes it.
-  std::unique_ptr<plan> planned;
+  std::unique_ptr<launch_plan> planned;
 };
 template <class Engine> struct executor<Engine>::base_state {
   [[gnu::cold, gnu::noinline]] ~base_state() = default;  // compiled once, as ~adapter_state() is
@@ -459,7 +459,7 @@ template <class Engine> const pass<Engine>& executor<Engine>::forward_pass() con
   return saves() && p.training != nullptr && p.variants().current().forward.bound() ? p.variants().current().forward
                                                                                     : p.forward;
 }
-template <class Engine> const plan* executor<Engine>::forward_plan() const {
+template <class Engine> const launch_plan* executor<Engine>::forward_plan() const {
   if (is_moved_from()) return nullptr;
   const pass<Engine>& p = forward_pass();
   return p.bound() ? &p.in->launches() : nullptr;
@@ -536,17 +536,17 @@ template <class Engine> void executor<Engine>::drop_plans() {
 template <class Engine> void executor<Engine>::plan_adapter(adapter_state& p, const bound_leaves& b) {
   const graph &branch = p.state.graphs().forward, &folded = p.state.graphs().folded;
   const target& to = plan_target();
-  plan made;
+  launch_plan made;
   if (has_quantized(b.leaf)) {
     p.folded = false, made = fuse(branch, to);
   } else if (to.granularity == target::work::by_products) {
-    plan branched = fuse(branch, to), plain = fuse(folded, to);
+    launch_plan branched = fuse(branch, to), plain = fuse(folded, to);
     p.folded = folds(branch, branched, plain, b.sizes), made = std::move(p.folded ? plain : branched);
   } else {
     p.folded = folds(to, branch, folded, b.sizes, weight_type(branch, b.leaf)),
     made = fuse(p.folded ? folded : branch, to);
   }
-  p.planned = std::make_unique<plan>(std::move(made));
+  p.planned = std::make_unique<launch_plan>(std::move(made));
 }
 template <class Engine> status executor<Engine>::bind_adapter(adapter_state& p) {
   const layer_graphs& graphs = p.state.graphs();
@@ -558,7 +558,7 @@ template <class Engine> status executor<Engine>::bind_adapter(adapter_state& p) 
   if (p.folded && !Engine::can_hold_folded(shared_, true))
     return fail(
         "this adapter is folded into a copy of the weight, and the layer was bound without one; bind() it again");
-  const std::unique_ptr<plan> planned = std::move(p.planned);
+  const std::unique_ptr<launch_plan> planned = std::move(p.planned);
   return bind_pass(p.forward, queue_, p.state, p.folded ? graphs.folded : branch, plan_target(), limits_, shared_,
                    nullptr, planned.get());
 }

@@ -52,7 +52,7 @@ template <class T> class executor : public graft::executor<engine<T>> {
   // Describes what forward() launches for so many tokens.
   text describe(long long tokens) const {
     text t;
-    const plan* p = this->forward_plan();
+    const launch_plan* p = this->forward_plan();
     if (p == nullptr) return t << "not bound", t;
     const graph& g = this->bound_forward()->g();
     const binding<T>& with = this->bound_forward()->with.values;

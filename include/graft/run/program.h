@@ -64,7 +64,7 @@ template <class Engine> class program {
   using queue = typename Engine::queue;
 
   // The graph of a layer, which the caller keeps.
-  program(const graph& g, plan p) : runs_(g, std::move(p)), now_(g) { find_inputs(); }
+  program(const graph& g, launch_plan p) : runs_(g, std::move(p)), now_(g) { find_inputs(); }
   // The graph of a block.
   program(builder made, const target& to, saved_slots saved = {})
       : made_(std::move(made)),
@@ -79,7 +79,7 @@ template <class Engine> class program {
   [[gnu::cold, gnu::noinline]] ~program() = default;  // compiled once, not at every point of destruction
 
   const graph& value() const { return runs_.value(); }
-  const plan& launches() const { return runs_.launches(); }
+  const launch_plan& launches() const { return runs_.launches(); }
   const typename Engine::program& engine_program() const { return runs_; }
   const call& this_call() const { return now_; }
   unsigned long long key() const { return fingerprint_of(value(), launches()).key; }

@@ -209,7 +209,7 @@ struct gemm_launch {
   };
 
   id around = none_id;             // the product with the base weight, or the result
-  int product = 0, grouped = 0;    // index of the first product in plan::products, and how many follow it
+  int product = 0, grouped = 0;    // index of the first product in launch_plan::products, and how many follow it
   id gated = none_id;              // the elementwise product of its two results, which is stored instead of them
   int norm = -1;                   // a norm of its result, possibly fused: index of a rowwise_launch
   int fused_wgrads[2] = {-1, -1};  // wgrads that run in its launch: indices of wgrad_sum

@@ -10,7 +10,7 @@ namespace graft::cpu {
 
 template <class Real> struct call_frame {
   const graph& g;
-  const plan& p;
+  const launch_plan& p;
   const buffers& where;
   values<Real>& precomputed;
   const call& current_call;

@@ -60,7 +60,7 @@ template <class Real> struct engine {
   struct shared {};
   static status open(queue&) { return ok; }
   static void begin(shared&, const capacity&, int) {}
-  static void account_for(shared&, const graph&, const plan&, const size_values&, bool, const capacity&) {}
+  static void account_for(shared&, const graph&, const launch_plan&, const size_values&, bool, const capacity&) {}
   static bool complete(shared&, queue&) { return false; }
   static bool can_hold_folded(const shared&, bool) { return true; }
 

@@ -18,7 +18,7 @@ status engine<Real>::bind(queue& q, program& in, binding& with, const size_value
 }
 template <class Real> status engine<Real>::run(queue& q, program& in, binding& with, const call& c) {
   const graph& g = in.value();
-  const plan& p = in.launches();
+  const launch_plan& p = in.launches();
   const bool eager = p.to.granularity == target::work::by_nodes;
   if (p.breaks > 0 && !eager)
     return fail("host function '", g[p.first_break].name, "' breaks the graph; run the layer in eager mode");

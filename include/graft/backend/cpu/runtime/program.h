@@ -32,11 +32,11 @@ template <class Real> struct binding {
 
 template <class Real> class program {
  public:
-  program(const graph& g, plan p) : g_(g), p_(std::move(p)), where_(assign_buffers(g_, p_)) {
+  program(const graph& g, launch_plan p) : g_(g), p_(std::move(p)), where_(assign_buffers(g_, p_)) {
     for (id i = 0; i < g_.size; ++i) read_whole_.push(is_read_whole(i));
   }
   const graph& value() const { return g_; }
-  const plan& launches() const { return p_; }
+  const launch_plan& launches() const { return p_; }
   // Binds a layer to sizes and leaves, without precomputed values. The workspace is reserved for `tokens` rows if it is
   // positive.
   [[gnu::cold]] void bind(binding<Real>& with, const size_values& s, const leaf_views& leaves, long long tokens,
@@ -247,7 +247,7 @@ template <class Real> class program {
   }
 
   graph g_;
-  plan p_;
+  launch_plan p_;
   buffers where_;
   sequence<bool> read_whole_;
   memory<Real> arena_;          // values that are stored for all rows

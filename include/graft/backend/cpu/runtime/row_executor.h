@@ -15,7 +15,7 @@ inline constexpr long long split_rows = 64, split_elements = 1 << 16;
 template <class Real> class row_executor {
  public:
   // Reserves memory for chunks of `rows` rows of calls with up to `tokens` rows.
-  [[gnu::cold]] void reserve(const graph& g, const plan& p, const buffers& where, const size_values& sizes,
+  [[gnu::cold]] void reserve(const graph& g, const launch_plan& p, const buffers& where, const size_values& sizes,
                              long long tokens, long long rows) {
     threads_ = thread_count(), nodes_ = g.size;
     cell_ = sequence<Real*>(where.cells), chain_width_ = sequence<long long>(where.cells);

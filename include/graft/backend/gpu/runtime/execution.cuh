@@ -106,7 +106,7 @@ template <class T> class execution {
   binding<T>& binding_;
   const call& call_;
   const graph& g_;
-  const plan& p_;
+  const launch_plan& p_;
   const kernel_set& kernels_;
   gpu::values& values_;
   cudaStream_t stream_;

@@ -96,12 +96,12 @@ template <class T> struct stored_nodes {
 
 template <class T> class program {
  public:
-  program(const graph& g, plan p);
+  program(const graph& g, launch_plan p);
   program(const program&) = delete;  // bindings point to its graph
   program& operator=(const program&) = delete;
 
   const graph& value() const { return g_; }
-  const plan& launches() const { return p_; }
+  const launch_plan& launches() const { return p_; }
   // Is the plan a single GEMM on the input? Only such a layer can be grouped with others that read the same input, and
   // can switch adapters without invalidating a captured graph.
   bool one_product() const {
@@ -205,7 +205,7 @@ template <class T> class program {
   }
 
   graph g_;
-  plan p_;
+  launch_plan p_;
   sequence<id> inputs_;
   sequence<attention_binding<T>> attentions_;
   sequence<int> readers_;
@@ -234,7 +234,7 @@ template <class T> class program {
 
 // ---- Binding: which values are precomputed, and what is packed for the kernels
 
-template <class T> program<T>::program(const graph& g, plan p) : g_(g), p_(std::move(p)) {
+template <class T> program<T>::program(const graph& g, launch_plan p) : g_(g), p_(std::move(p)) {
   readers_ = graft::detail::count_readers(g_, p_.live);
   for (const wgrad_sum& s : p_.all<wgrad_sum>())
     gemm_operands_.push(s.left), gemm_operands_.push(s.right), gemm_operands_.push(s.scaled);

@@ -10,7 +10,7 @@ namespace graft::gpu {
 template <> struct launch_on_gpu<gemm_launch> {
   static constexpr bool operands_are_packed = true;
   template <class T>
-  static void describe(text& t, const graph&, const plan& p, const binding<T>& with, const gemm_launch& l,
+  static void describe(text& t, const graph&, const launch_plan& p, const binding<T>& with, const gemm_launch& l,
                        long long tokens, const gemm_kernel_mask& have) {
     const gemm_binding<T>& product = with.products[l.product];
     if (const quantized_choice quantized = product.quantized_choice_for(tokens, p.to); quantized.groups > 0) {
