@@ -4605,20 +4605,6 @@ struct target {
 };
 inline constexpr target cpu_target{.name = "cpu"};
 inline constexpr target eager_target{.name = "eager", .granularity = target::work::by_nodes};
-template <std::size_t N> struct where {
-  char pattern[N]{};
-  const target* to = nullptr;
-  bool is_target = false;
-  constexpr where(const char (&text)[N]) {
-    for (std::size_t i = 0; i < N; ++i) pattern[i] = text[i];
-  }
-  constexpr where(const target& t) : to(&t), is_target(true) {}
-};
-where(const target&)->where<1>;
-template <where Where, class Adapter = void> struct on {
-  using adapter = Adapter;
-  static constexpr auto at = Where;
-};
 }  // namespace graft
 namespace graft {
 template <class Layer, const target& To = cpu_target> struct plan_of;  // plan/facts.h
@@ -7041,6 +7027,7 @@ namespace graft {
 struct fullgraph {};   // requires that there is no graph break
 struct training {};    // requires a gradient for every parameter
 struct one_kernel {};  // requires one kernel per forward call on the target
+template <const target& Target> struct for_target {};
 namespace detail {
 template <class A, class B> inline constexpr bool same_type = false;
 template <class A> inline constexpr bool same_type<A, A> = true;
@@ -7050,17 +7037,10 @@ template <class T> struct type_is {
 };
 template <bool> struct constant {};
 template <class Layer> struct without_adapter : Layer { using adapter = none; };
-template <class Option> constexpr bool names_target() {
-  if constexpr (requires { Option::at.is_target; })
-    return Option::at.is_target;
-  else
-    return false;
-}
 template <class... Options> struct chosen { static constexpr const target& to = cpu_target; };
 template <class Option, class... Options> struct chosen<Option, Options...> : chosen<Options...> {};
-template <class Option, class... Options>
-requires(names_target<Option>()) struct chosen<Option, Options...> {
-  static constexpr const target& to = *Option::at.to;
+template <const target& Target, class... Options> struct chosen<for_target<Target>, Options...> {
+  static constexpr const target& to = Target;
 };
 constexpr builder capture_formula(const layer_formula& f) {
   builder g;
@@ -7603,6 +7583,16 @@ struct adapter_rules {
     return found;
   }
 };
+template <std::size_t N> struct path_pattern {
+  char text[N]{};
+  constexpr path_pattern(const char (&from)[N]) {
+    for (std::size_t i = 0; i < N; ++i) text[i] = from[i];
+  }
+};
+template <path_pattern Pattern, class Adapter> struct target_modules {
+  static constexpr auto pattern = Pattern;
+  static constexpr adapter_rule rule() { return {pattern.text, formula_of<Adapter>()}; }
+};
 }  // namespace graft
 namespace graft {
 constexpr id apply_experts(builder& g, id w, id x, id routing, bool transposed = false);
@@ -8002,8 +7992,7 @@ constexpr block_formula with_loss(block_formula f) {
   return f;
 }
 template <class Block, class... Rules> struct adapted : Block {
-  static constexpr adapter_rule rules[sizeof...(Rules) + 1] = {
-      {Rules::at.pattern, formula_of<typename Rules::adapter>()}..., {}};
+  static constexpr adapter_rule rules[sizeof...(Rules) + 1] = {Rules::rule()..., {}};
   static constexpr adapter_rules adapters{rules, sizeof...(Rules)};
 };
 [[gnu::cold]] constexpr void infer_adapter_sizes(const graph& g, const adapter_rules& rules, size_values& s) {

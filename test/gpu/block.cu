@@ -26,7 +26,7 @@ bool no_gpu() {
   return none;
 }
 
-struct tuned : adapted<llama, on<"*_proj", lora<8>>> {};
+struct tuned : adapted<llama, target_modules<"*_proj", lora<8>>> {};
 
 long long inner = 512, hidden = 256, rank = 8;
 long long size_named(const char* name, int head, long long rows) {

@@ -55,7 +55,7 @@ TEST_CASE("expression: transposes and broadcasts are computed inside their reade
 }
 TEST_CASE("expression: a gate is one launch, and both of its gradients are one launch") {
   const block_formula block = block_of<llama>();
-  using model = adapted<llama, on<"*_proj", lora<16>>>;
+  using model = adapted<llama, target_modules<"*_proj", lora<16>>>;
   const block_options options{model::adapters};
   const saved_pair pair = select_saved_tensors(capture_forward(block, options), capture_backward(block, options));
   for (const builder* made : {&pair.forward, &pair.backward}) {

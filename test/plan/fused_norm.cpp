@@ -11,10 +11,10 @@ namespace {
 struct bare : llama {
   using element = bf16;
 };
-struct tuned : adapted<llama, on<"*_proj", lora<16>>> {
+struct tuned : adapted<llama, target_modules<"*_proj", lora<16>>> {
   using element = bf16;
 };
-struct rotated : adapted<llama, on<"gate_proj", oft<32>>> {
+struct rotated : adapted<llama, target_modules<"gate_proj", oft<32>>> {
   using element = bf16;
 };
 

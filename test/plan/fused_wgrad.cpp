@@ -50,7 +50,7 @@ TEST_CASE("fused wgrad: without saved tensors U = x Aᵀ is computed by a launch
   CHECK(p.launch_of[b.result("lora_A.weight")] == 1);
   CHECK(p.launch_of[b.result("lora_B.weight")] == 1);
 }
-struct tuned : adapted<llama, on<"*_proj", lora<16>>> {};
+struct tuned : adapted<llama, target_modules<"*_proj", lora<16>>> {};
 TEST_CASE("fused wgrad: in a block every dgrad includes the wgrads of its own factors") {
   const block_value v = value_of<tuned>();
   const saved_pair pair =

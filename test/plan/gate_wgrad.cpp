@@ -8,9 +8,9 @@ using namespace graft;
 
 namespace {
 
-struct plain : adapted<llama, on<"*_proj", lora<16>>> {};
-struct scaled : adapted<llama, on<"*_proj", dora<16>>> {};
-struct by_gelu : adapted<gemma, on<"*_proj", dora<16>>> {};
+struct plain : adapted<llama, target_modules<"*_proj", lora<16>>> {};
+struct scaled : adapted<llama, target_modules<"*_proj", dora<16>>> {};
+struct by_gelu : adapted<gemma, target_modules<"*_proj", dora<16>>> {};
 
 struct planned {
   saved_pair pair;

@@ -10,17 +10,17 @@ using namespace graft;
 
 namespace {
 
-struct tuned : adapted<llama, on<"*_proj", lora<16>>> {
+struct tuned : adapted<llama, target_modules<"*_proj", lora<16>>> {
   using element = bf16;
 };
-struct uneven : adapted<llama, on<"q_proj", lora<16>>> {
+struct uneven : adapted<llama, target_modules<"q_proj", lora<16>>> {
   using element = bf16;
 };
 
-struct all_rotated : adapted<llama, on<"*_proj", oft<32>>> {
+struct all_rotated : adapted<llama, target_modules<"*_proj", oft<32>>> {
   using element = bf16;
 };
-struct gate_rotated : adapted<llama, on<"gate_proj", oft<32>>, on<"down_proj", boft<8, 2>>> {
+struct gate_rotated : adapted<llama, target_modules<"gate_proj", oft<32>>, target_modules<"down_proj", boft<8, 2>>> {
   using element = bf16;
 };
 

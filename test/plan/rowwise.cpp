@@ -9,10 +9,10 @@ using namespace graft;
 
 namespace {
 
-struct tuned : adapted<llama, on<"*_proj", lora<16>>> {
+struct tuned : adapted<llama, target_modules<"*_proj", lora<16>>> {
   using element = bf16;
 };
-static_assert(compile<tuned, fullgraph, on<sm_90>>::kernels == 7);
+static_assert(compile<tuned, fullgraph, for_target<sm_90>>::kernels == 7);
 
 builder forward_of(bool cached) {
   block_value v = value_of<tuned>();

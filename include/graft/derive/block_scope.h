@@ -35,7 +35,8 @@ struct expert_choice {
 
 // The formula of a block declares its layers and calls operations through this scope. `name` is the path below the
 // block that the tensors have in Hugging Face's files ("self_attn.q_proj"); an adapter acts on the weight of a layer
-// where adapted<Block, on<"*_proj", lora<16>>> or an adapter's folder names that path. `x` has a row for every token.
+// where adapted<Block, target_modules<"*_proj", lora<16>>> or an adapter's folder names that path. `x` has a row for
+// every token.
 //     struct mlp {
 //       static constexpr const char* name = "mlp";
 //       static constexpr ex run(block_scope m, ex h) {

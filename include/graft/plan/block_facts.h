@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Facts of a transformer block type: kernels, graph breaks, flops, bytes, and bytes saved for backward.
-//     struct tuned : adapted<llama, on<"*_proj", lora<16>>> {};
+//     struct tuned : adapted<llama, target_modules<"*_proj", lora<16>>> {};
 //     static_assert(compile<tuned, fullgraph, training>::kernels == 3);
 // The facts are those of a block on its own; in a model its first norm may be fused into the previous block
 // (plan/launch/gemm.h). A block type may state sizes of the model, its element type and facts of its

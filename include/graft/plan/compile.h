@@ -16,6 +16,8 @@ namespace graft {
 struct fullgraph {};   // requires that there is no graph break
 struct training {};    // requires a gradient for every parameter
 struct one_kernel {};  // requires one kernel per forward call on the target
+// Makes the plan for a target other than the CPU:  compile<q_proj, fullgraph, for_target<sm_90>>
+template <const target& Target> struct for_target {};
 
 namespace detail {
 
@@ -30,19 +32,11 @@ template <bool> struct constant {};
 // Replaces a layer whose adapter has no usable formula, so that no further errors follow the one message.
 template <class Layer> struct without_adapter : Layer { using adapter = none; };
 
-// The target that the options name, or the CPU. A flag says which option names one: under -fsanitize=undefined g++ does
-// not know while compiling that the address of a target is not null.
-template <class Option> constexpr bool names_target() {
-  if constexpr (requires { Option::at.is_target; })
-    return Option::at.is_target;
-  else
-    return false;
-}
+// The target that the options name, or the CPU.
 template <class... Options> struct chosen { static constexpr const target& to = cpu_target; };
 template <class Option, class... Options> struct chosen<Option, Options...> : chosen<Options...> {};
-template <class Option, class... Options>
-requires(names_target<Option>()) struct chosen<Option, Options...> {
-  static constexpr const target& to = *Option::at.to;
+template <const target& Target, class... Options> struct chosen<for_target<Target>, Options...> {
+  static constexpr const target& to = Target;
 };
 
 // Captures only the formula, with outputs for the adapted and the base weight and bias, whose shapes are compared.

@@ -54,7 +54,7 @@ template <class Layer, const target& To> struct plan_of {
                                                 detail::element_traits<typename Layer::element>::stored);
   // Whether a forward call multiplies with a copy of the weight into which the adapter is folded, recomputed after each
   // change of the parameters, instead of running a low-rank branch. Training never folds this way.
-  //     static_assert(!compile<q_proj, on<sm_90>>::folded);
+  //     static_assert(!compile<q_proj, for_target<sm_90>>::folded);
   static constexpr bool folded = prefers_folding && !is_quantized;
   // Bytes of that copy: 0 where there is none, `unknown` where the layer type leaves a size of the weight open. A CPU
   // stores it in its compute type, a GPU in the storage type of the weight.
