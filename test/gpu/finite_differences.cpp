@@ -46,7 +46,7 @@ bool has(const graph& g, op what) {
 }
 void differentiates(const layer_variant& c) {
   random_layer<float> l(c.graphs, usual_sizes());
-  gpu_layer g(c.graphs, dtype::f32, mode::fused);
+  gpu_layer g(c.graphs, dtype::f32, execution_mode::fused);
   REQUIRE(bool(l.bind(g)));
   const std::vector<std::string> parameters = l.parameters();
   std::vector<std::vector<float>> found;

@@ -25,7 +25,7 @@ inline long long tokens_of(const graft::layer_graphs& graphs, const graft::view&
 // The layer's tensors are stored on the device as `type`: f32, bf16 or f16. Adapter parameters stay float.
 class gpu_layer {
  public:
-  gpu_layer(const graft::layer_graphs& graphs, graft::dtype type, graft::mode how);
+  gpu_layer(const graft::layer_graphs& graphs, graft::dtype type, graft::execution_mode how);
   gpu_layer(gpu_layer&&) noexcept;
   ~gpu_layer();
 

@@ -31,7 +31,8 @@ template <class Engine> class executor {
  public:
   using queue = typename Engine::queue;
 
-  [[gnu::cold]] explicit executor(const layer_graphs& graphs, mode run_mode = mode::fused, queue q = {});
+  [[gnu::cold]] explicit executor(const layer_graphs& graphs, execution_mode run_mode = execution_mode::fused,
+                                  queue q = {});
   [[gnu::cold]] executor(executor&&) noexcept;
   [[gnu::cold]] executor& operator=(executor&&) noexcept;
   [[gnu::cold]] ~executor();
@@ -116,7 +117,7 @@ template <class Engine> class executor {
   struct adapter_state;  // an adapter: its tensors and its passes
   struct base_state;     // passes of the bare base, values saved by a merge, the guard against concurrent calls
 
-  bool eager() const { return run_mode_ == mode::eager; }
+  bool eager() const { return run_mode_ == execution_mode::eager; }
   const target& plan_target() const { return eager() ? Engine::runs_eagerly_on(queue_) : Engine::runs_on(queue_); }
   adapter_state& first() const { return *adapters_[0]; }
   adapter_state& at(int adapter) const { return *adapters_[adapter]; }
@@ -161,7 +162,7 @@ template <class Engine> class executor {
   typename Engine::shared shared_{};
   capacity limits_{};
   std::vector<int> active_{0};
-  mode run_mode_;
+  execution_mode run_mode_;
   bool enabled_ = true, bound_ = false;
   bool reports_changes_ = false;     // the program calls parameters_changed() itself
   bool parameters_stale_ = false;    // a backward() in training has ended, and an optimizer may have written parameters

@@ -70,7 +70,7 @@ template <class Engine> struct executor<Engine>::base_state {
 };
 
 template <class Engine>
-executor<Engine>::executor(const layer_graphs& graphs, mode run_mode, queue q)
+executor<Engine>::executor(const layer_graphs& graphs, execution_mode run_mode, queue q)
     : base_(std::make_unique<base_state>()), queue_(std::move(q)), run_mode_(run_mode) {
   adapters_.extend() = std::make_unique<adapter_state>(graphs, ++versions_);
 }
