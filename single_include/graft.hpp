@@ -2951,8 +2951,8 @@ constexpr id base_leaf(const graph& g, id i) {
 }
 }  // namespace graft
 namespace graft {
-enum class slot : unsigned char { none, prologue, mainloop, branch, epilogue, reduce, standalone };
-constexpr const char* name_of(slot s) {
+enum class launch_slot : unsigned char { none, prologue, mainloop, branch, epilogue, reduce, standalone };
+constexpr const char* name_of(launch_slot s) {
   constexpr const char* names[] = {"", "prologue", "mainloop", "low-rank branch", "epilogue", "reduce", ""};
   return names[static_cast<int>(s)];
 }
@@ -3150,7 +3150,7 @@ template <class Planner> [[gnu::cold]] constexpr void rowwise_launch::add(Planne
   if (!by.template computed<rowwise_launch>(r.inside, index)) return;
   by.template open<rowwise_launch>(index);
   for (const id n : r.inside)
-    by.add(n, n == r.anchor() ? slot::standalone : r.norm >= 0 ? slot::epilogue : slot::prologue);
+    by.add(n, n == r.anchor() ? launch_slot::standalone : r.norm >= 0 ? launch_slot::epilogue : launch_slot::prologue);
 }
 }  // namespace graft
 namespace graft {
@@ -3188,8 +3188,8 @@ struct attention_launch {
     if (a.heads >= 0) before = by.p.template all<rowwise_launch>()[a.heads].inside;
     if (a.heads >= 0 ? !by.template computed<rowwise_launch>(before, a.heads) : !by.computed(a.node)) return;
     by.template open<attention_launch>(index);
-    for (const id n : before) by.add(n, slot::prologue);
-    by.add(a.node, slot::standalone);
+    for (const id n : before) by.add(n, launch_slot::prologue);
+    by.add(a.node, launch_slot::standalone);
   }
 };
 }  // namespace graft
@@ -3217,9 +3217,9 @@ struct wgrad_sum {
   template <class Facts> constexpr int kernels(const Facts& in) const { return count(in.g, result, in.s) == 0 ? 0 : 1; }
   template <class F> constexpr void each_wgrad(int index, F f) const { f(index); }
   template <class Planner> constexpr void add_nodes(Planner& by) const {
-    by.add(product, slot::reduce);
-    if (result != product) by.add(result, slot::epilogue);
-    if (scaled >= 0) by.add(scaled, slot::prologue);
+    by.add(product, launch_slot::reduce);
+    if (result != product) by.add(result, launch_slot::epilogue);
+    if (scaled >= 0) by.add(scaled, launch_slot::prologue);
   }
   template <class Planner> static constexpr void match(Planner& by);
   template <class Planner> static constexpr void add(Planner& by, int index, id i);
@@ -3695,9 +3695,9 @@ template <class Planner> [[gnu::cold]] constexpr void dropout_gemm::add(Planner&
   if (d.result != i || !by.template computed<dropout_gemm>(d.inside, index)) return;
   by.template open<dropout_gemm>(index);
   for (const id n : d.inside)
-    by.add(n, by.g[n].what == op::matmul    ? (d.form_kind == form::sum ? slot::reduce : slot::mainloop)
-              : d.form_kind == form::expand ? slot::epilogue
-                                            : slot::prologue);
+    by.add(n, by.g[n].what == op::matmul    ? (d.form_kind == form::sum ? launch_slot::reduce : launch_slot::mainloop)
+              : d.form_kind == form::expand ? launch_slot::epilogue
+                                            : launch_slot::prologue);
 }
 }  // namespace graft
 namespace graft {
@@ -3886,7 +3886,7 @@ struct expression_launch {
   template <class Planner> [[gnu::cold]] static constexpr void add_nodes(Planner& by, int e) {
     const sequence<id>& nodes = by.template work<expression_launch>().expressions[e];
     for (int k = nodes.size() - 1; k >= 0; --k)
-      by.add(nodes[k], slot::standalone, by.template claimed<expression_launch>(nodes[k]) == e);
+      by.add(nodes[k], launch_slot::standalone, by.template claimed<expression_launch>(nodes[k]) == e);
   }
   template <class Planner> [[gnu::cold]] constexpr void add_gate_wgrads(Planner& by) {
     const graph& g = by.g;
@@ -4118,7 +4118,9 @@ template <class Planner> [[gnu::cold]] constexpr void matrix_chain::add(Planner&
   if (c.result != i || !by.template computed<matrix_chain>(c.inside(), index)) return;
   by.template open<matrix_chain>(index);
   for (const id n : c.inside())
-    by.add(n, n == c.result ? slot::mainloop : n == c.left_sum || n == c.right_sum ? slot::reduce : slot::prologue);
+    by.add(n, n == c.result                         ? launch_slot::mainloop
+              : n == c.left_sum || n == c.right_sum ? launch_slot::reduce
+                                                    : launch_slot::prologue);
 }
 }  // namespace graft
 namespace graft {
@@ -4247,7 +4249,7 @@ template <class Planner> [[gnu::cold]] constexpr void matrix_stack::add(Planner&
   const matrix_stack& s = by.p.template all<matrix_stack>()[index];
   if (!by.template computed<matrix_stack>(s.inside, index)) return;
   by.template open<matrix_stack>(index);
-  for (const id n : s.inside) by.add(n, slot::standalone);
+  for (const id n : s.inside) by.add(n, launch_slot::standalone);
 }
 }  // namespace graft
 namespace graft {
@@ -4513,10 +4515,10 @@ struct gemm_launch {
     by.template open<gemm_launch>(all.size());
     all.push({i, by.p.products.size(), group.size() - 1});
     for (const int member : group) all.back().add_product(by, member);
-    if (const id gate = w.gates[group[0]]; gate >= 0) all.back().gated = gate, by.add(gate, slot::epilogue);
+    if (const id gate = w.gates[group[0]]; gate >= 0) all.back().gated = gate, by.add(gate, launch_slot::epilogue);
     if (w.epilogue_norm[group[0]] < 0) return;
     all.back().norm = w.epilogue_norm[group[0]];
-    for (const id n : by.p.template all<rowwise_launch>()[all.back().norm].inside) by.add(n, slot::epilogue);
+    for (const id n : by.p.template all<rowwise_launch>()[all.back().norm].inside) by.add(n, launch_slot::epilogue);
   }
  private:
   template <class Planner> [[gnu::cold]] static constexpr bool inputs_computed(const Planner& by, int member) {
@@ -4539,13 +4541,16 @@ struct gemm_launch {
     for (const id i : s.inside) inside.add(i);
     const id x = s.prologue >= 0 ? s.scaled : s.input_rotation >= 0 ? s.input_rotation : s.x;
     for (const id before_gemm : {s.gate, s.input_rotation})
-      if (before_gemm >= 0) by.add(before_gemm, slot::prologue);
+      if (before_gemm >= 0) by.add(before_gemm, launch_slot::prologue);
     for (id i = 0; i < g.size; ++i) {
       if (!inside[i]) continue;
       const node& v = g[i];
       const bool base = v.what == op::matmul && v.b == s.weight && v.a == x;
       const bool branch = v.what == op::fold || v.what == op::repeat || v.what == op::matmul;
-      by.add(i, base ? slot::mainloop : branch ? slot::branch : i == s.scaled ? slot::prologue : slot::epilogue);
+      by.add(i, base            ? launch_slot::mainloop
+                : branch        ? launch_slot::branch
+                : i == s.scaled ? launch_slot::prologue
+                                : launch_slot::epilogue);
       if (base && product == by.p.products.size() - 1) around = i;
     }
     const auto& host = by.template work<wgrad_sum>().host;
@@ -6248,7 +6253,7 @@ struct launch_plan {
   sequence<gemm_slots> products;  // of all gemm_launches
   int input_norm = -1;  // the norm of the graph's input, which the previous graph can fuse: index of a rowwise_launch
   sequence<int> launch_of;  // by node; -1: precomputed, or a leaf
-  sequence<slot> slot_of;
+  sequence<launch_slot> slot_of;
   int breaks = 0;  // nodes that no launch can hold
   id first_break = none_id;
   template <class Kind> constexpr const sequence<Kind>& all() const {
@@ -6303,7 +6308,7 @@ struct planner {
     open<Kind>(p.all<Kind>().size());
     p.all<Kind>().push(one);
   }
-  constexpr void add(id i, slot where, bool owns = true) {
+  constexpr void add(id i, launch_slot where, bool owns = true) {
     if (owns) p.launch_of[i] = p.launches.size() - 1;
     p.slot_of[i] = where;
     p.nodes.push(i);
@@ -6327,7 +6332,7 @@ struct planner {
           const bool standalone = nodes_launch::stands_alone(row(g[i].what).kind);
           if (!opened || standalone) open(nodes_launch{i, true});
           opened = !standalone;
-          add(i, slot::standalone);
+          add(i, launch_slot::standalone);
         }
       id anchor = none_id, first = none_id;
       for (id i = 0; i < g.size; ++i)
@@ -6341,27 +6346,28 @@ struct planner {
       open(rows_launch{at});
       for (id i = 0; i < g.size; ++i)
         if (member(i) && p.rows.round[i] == round && p.rows.dependence_of[i] != row_dependence::whole)
-          add(i, p.rows.dependence_of[i] == row_dependence::sum ? slot::reduce
-                 : i == anchor                                  ? slot::mainloop
-                                                                : slot::branch);
+          add(i, p.rows.dependence_of[i] == row_dependence::sum ? launch_slot::reduce
+                 : i == anchor                                  ? launch_slot::mainloop
+                                                                : launch_slot::branch);
       assign_slots(p.launches.size() - 1, anchor);
     }
   }
   [[gnu::cold]] constexpr void assign_slots(int launch, id anchor) {
     for (id i = 0; i < g.size; ++i) {
-      if (p.launch_of[i] != launch || p.slot_of[i] != slot::branch) continue;
+      if (p.launch_of[i] != launch || p.slot_of[i] != launch_slot::branch) continue;
       for (int k = 0; k < 3; ++k)
         if (const id o = g[i].operand(k); o >= 0 && p.launch_of[o] == launch)
-          if (p.slot_of[o] == slot::mainloop || p.slot_of[o] == slot::epilogue) p.slot_of[i] = slot::epilogue;
-      if (anchor < 0) p.slot_of[i] = slot::epilogue;
+          if (p.slot_of[o] == launch_slot::mainloop || p.slot_of[o] == launch_slot::epilogue)
+            p.slot_of[i] = launch_slot::epilogue;
+      if (anchor < 0) p.slot_of[i] = launch_slot::epilogue;
     }
     if (anchor < 0) return;
     node_set before(g.size);
     before.add(anchor);
     for (id i = anchor; i >= 0; --i)
       for (int k = 0; before[i] && k < 3; ++k)
-        if (const id o = g[i].operand(k); o >= 0 && p.launch_of[o] == launch && p.slot_of[o] != slot::reduce)
-          before.add(o), p.slot_of[o] = slot::prologue;
+        if (const id o = g[i].operand(k); o >= 0 && p.launch_of[o] == launch && p.slot_of[o] != launch_slot::reduce)
+          before.add(o), p.slot_of[o] = launch_slot::prologue;
   }
   [[gnu::cold]] constexpr void mark_nodes_whole() {
     p.rows = {sequence<row_dependence>(g.size, row_dependence::none), sequence<int>(g.size, -1),
@@ -6372,7 +6378,7 @@ struct planner {
   [[gnu::cold]] constexpr void launch_each_node() {
     mark_nodes_whole();
     for (id i = 0; i < g.size; ++i)
-      if (member(i) && g[i].what != op::reshape) open(nodes_launch{i}), add(i, slot::standalone);
+      if (member(i) && g[i].what != op::reshape) open(nodes_launch{i}), add(i, launch_slot::standalone);
   }
 };
 }  // namespace detail
@@ -6383,7 +6389,7 @@ struct planner {
   p.when = schedule(g);
   p.live = reachable(g);
   p.launch_of = sequence<int>(g.size, -1);
-  p.slot_of = sequence<slot>(g.size, slot::none);
+  p.slot_of = sequence<launch_slot>(g.size, launch_slot::none);
   for (id i = 0; i < g.size; ++i)
     if (p.live[i] && to.is_graph_break(g[i].what)) {
       ++p.breaks;
@@ -7240,24 +7246,25 @@ template <class Layer> inline constexpr bool unmergeable = compile<Layer>::unmer
 namespace graft {
 constexpr void describe_launch(text& t, const graph& g, const launch_plan& p, const launch& l) {
   t << p.name_of(g, l);
-  for (const slot s : {slot::prologue, slot::mainloop, slot::branch, slot::epilogue, slot::reduce, slot::standalone}) {
+  for (const launch_slot s : {launch_slot::prologue, launch_slot::mainloop, launch_slot::branch, launch_slot::epilogue,
+                              launch_slot::reduce, launch_slot::standalone}) {
     sequence<id> ops;
     for (int n = 0; n < l.count; ++n)
       if (const id i = p.nodes[l.first + n]; p.slot_of[i] == s && g[i].what != op::reshape) ops.push(i);
-    const bool said = s == slot::mainloop && ops.size() == 1 &&
+    const bool said = s == launch_slot::mainloop && ops.size() == 1 &&
                       (row(g[ops[0]].what).kind != op_class::product || g[ops[0]].what == op::matmul);
     if (ops.empty() || said) continue;
-    const bool multiplies = s == slot::branch || s == slot::reduce;
+    const bool multiplies = s == launch_slot::branch || s == launch_slot::reduce;
     int products = 0, listed = 0;
     for (const id i : ops) products += multiplies && g[i].what == op::matmul ? 1 : 0;
     t << ", ";
-    if (s == slot::branch && products > 0)
+    if (s == launch_slot::branch && products > 0)
       t << name_of(s), ++listed;
-    else if (s == slot::branch)
+    else if (s == launch_slot::branch)
       t << "branch ";
     else if (products > 0)
       products == 1 ? t << "fused wgrad" : t << products << " fused wgrads", ++listed;
-    else if (s != slot::standalone)
+    else if (s != launch_slot::standalone)
       t << name_of(s) << ' ';
     for (const id i : ops)
       if (!multiplies || g[i].what != op::matmul) t << (listed++ > 0 ? "+" : "") << row(g[i].what).name;

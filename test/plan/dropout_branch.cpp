@@ -47,7 +47,7 @@ TEST_CASE("dropout branch: the GEMMs of a low-rank branch include dropout") {
   CHECK(expands == 1);
   CHECK(sums == 1);
   for (id i = 0; i < lora_pair.backward.n.size(); ++i)
-    if (lora_pair.backward.n[i].what == op::dropout && back.live[i]) CHECK(back.slot_of[i] != slot::standalone);
+    if (lora_pair.backward.n[i].what == op::dropout && back.live[i]) CHECK(back.slot_of[i] != launch_slot::standalone);
   // Without such kernels, and in a GEMM with a matrix as wide as the weight, dropout is a launch.
   CHECK(fuse(lora_pair.forward, gpu_target).all<dropout_gemm>().size() == 0);
   CHECK(fuse(trained(formula_of<hira<16>>(), {.elements = true}).forward, to).all<dropout_gemm>().size() == 0);

@@ -65,7 +65,7 @@ TEST_CASE("fuse: every value of a call that has memory of its own is in exactly 
         INFO(std::string(name), ", ", expression(g, static_cast<id>(i), {nullptr, 2}).c_str());
         CHECK((p.launch_of[i] >= 0) == member);
         CHECK(p.launch_of[i] < p.launches.size());
-        if (member) CHECK(p.slot_of[i] != slot::none);
+        if (member) CHECK(p.slot_of[i] != launch_slot::none);
       }
     }
   });

@@ -48,7 +48,8 @@ TEST_CASE("fused norm: the norm after O is part of O's launch, and the previous 
       const rowwise_launch& r = p.all<rowwise_launch>()[l.norm];
       CHECK(g[r.norm].a == p.products[l.product].result);
       CHECK(p.products[l.product].residual >= 0);
-      for (const id i : r.inside) CHECK((p.launch_of[i] == p.launch_of[l.around] && p.slot_of[i] == slot::epilogue));
+      for (const id i : r.inside)
+        CHECK((p.launch_of[i] == p.launch_of[l.around] && p.slot_of[i] == launch_slot::epilogue));
     }
     REQUIRE(p.input_norm >= 0);
     CHECK(g[g[p.all<rowwise_launch>()[p.input_norm].norm].a].what == op::input);

@@ -66,7 +66,7 @@ TEST_CASE("grouped: silu(gate) ⊙ up is part of their launch if nothing else re
     REQUIRE(l.grouped == 1);
     CHECK(g[l.gated].what == op::mul);
     CHECK(p.launch_of[l.gated] == p.launch_of[l.around]);
-    CHECK(p.slot_of[l.gated] == slot::epilogue);
+    CHECK(p.slot_of[l.gated] == launch_slot::epilogue);
     CHECK(p.products[l.product].act == op::silu);
   }
   CHECK(gates == 1);
@@ -88,7 +88,8 @@ TEST_CASE("grouped: GEMMs with different rotations of one input are one launch w
       REQUIRE(s.input_rotation >= 0);
       ++turns;
       CHECK(s.x == p.products[l.product].x);
-      CHECK((p.launch_of[s.input_rotation] == p.launch_of[l.around] && p.slot_of[s.input_rotation] == slot::prologue));
+      CHECK((p.launch_of[s.input_rotation] == p.launch_of[l.around] &&
+             p.slot_of[s.input_rotation] == launch_slot::prologue));
     }
   }
   CHECK((turns == 7 && launches == 4));
@@ -123,7 +124,7 @@ TEST_CASE("grouped: the rotation of a dgrad is part of its launch, and of its ke
   const gemm_slots& s = p.products[0];
   CHECK(g[s.result].what == op::rotate);
   CHECK((s.output_rotation == g[s.result].a && s.pre_epilogue < 0));  // the gradient of the blocks reads dx
-  CHECK(p.slot_of[s.result] == slot::epilogue);
+  CHECK(p.slot_of[s.result] == launch_slot::epilogue);
   auto kernels = [&](long long tokens, long long size, long long block) {
     size_values v = with_nominals(g, size_values{});
     for (const char* name : {"in", "out"}) v.v[g.sizes.e[g.sizes.find(name)].index] = size;

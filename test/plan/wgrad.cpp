@@ -46,7 +46,7 @@ TEST_CASE("wgrad: a wgrad runs after the GEMM that stores its operand") {
   const id s = p.as<wgrad_sum>(p.launches[db])->right;
   CHECK(p.launch_of[s] < db);
   CHECK(p.launches[p.launch_of[s]].is<gemm_launch>());
-  CHECK(p.slot_of[s] == slot::branch);
+  CHECK(p.slot_of[s] == launch_slot::branch);
 }
 TEST_CASE("wgrad: the gradient of a factor per column is one wgrad") {
   const builder b = capture_backward(layer_of<linear_kind, ia3_feedforward, false>());

@@ -12,24 +12,25 @@ namespace graft {
 // slot always consists of are not listed, and the operations of a standalone launch follow its kind.
 constexpr void describe_launch(text& t, const graph& g, const launch_plan& p, const launch& l) {
   t << p.name_of(g, l);
-  for (const slot s : {slot::prologue, slot::mainloop, slot::branch, slot::epilogue, slot::reduce, slot::standalone}) {
+  for (const launch_slot s : {launch_slot::prologue, launch_slot::mainloop, launch_slot::branch, launch_slot::epilogue,
+                              launch_slot::reduce, launch_slot::standalone}) {
     sequence<id> ops;
     for (int n = 0; n < l.count; ++n)
       if (const id i = p.nodes[l.first + n]; p.slot_of[i] == s && g[i].what != op::reshape) ops.push(i);
-    const bool said = s == slot::mainloop && ops.size() == 1 &&
+    const bool said = s == launch_slot::mainloop && ops.size() == 1 &&
                       (row(g[ops[0]].what).kind != op_class::product || g[ops[0]].what == op::matmul);
     if (ops.empty() || said) continue;
-    const bool multiplies = s == slot::branch || s == slot::reduce;
+    const bool multiplies = s == launch_slot::branch || s == launch_slot::reduce;
     int products = 0, listed = 0;
     for (const id i : ops) products += multiplies && g[i].what == op::matmul ? 1 : 0;
     t << ", ";
-    if (s == slot::branch && products > 0)
+    if (s == launch_slot::branch && products > 0)
       t << name_of(s), ++listed;
-    else if (s == slot::branch)
+    else if (s == launch_slot::branch)
       t << "branch ";
     else if (products > 0)
       products == 1 ? t << "fused wgrad" : t << products << " fused wgrads", ++listed;
-    else if (s != slot::standalone)
+    else if (s != launch_slot::standalone)
       t << name_of(s) << ' ';
     for (const id i : ops)
       if (!multiplies || g[i].what != op::matmul) t << (listed++ > 0 ? "+" : "") << row(g[i].what).name;

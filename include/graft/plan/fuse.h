@@ -24,7 +24,7 @@ struct planner {
     p.all<Kind>().push(one);
   }
   // `owns` is false for a node that this launch recomputes but another launch stores.
-  constexpr void add(id i, slot where, bool owns = true) {
+  constexpr void add(id i, launch_slot where, bool owns = true) {
     if (owns) p.launch_of[i] = p.launches.size() - 1;
     p.slot_of[i] = where;
     p.nodes.push(i);
@@ -51,7 +51,7 @@ struct planner {
           const bool standalone = nodes_launch::stands_alone(row(g[i].what).kind);
           if (!opened || standalone) open(nodes_launch{i, true});
           opened = !standalone;
-          add(i, slot::standalone);
+          add(i, launch_slot::standalone);
         }
       id anchor = none_id, first = none_id;
       for (id i = 0; i < g.size; ++i)
@@ -65,28 +65,29 @@ struct planner {
       open(rows_launch{at});
       for (id i = 0; i < g.size; ++i)
         if (member(i) && p.rows.round[i] == round && p.rows.dependence_of[i] != row_dependence::whole)
-          add(i, p.rows.dependence_of[i] == row_dependence::sum ? slot::reduce
-                 : i == anchor                                  ? slot::mainloop
-                                                                : slot::branch);
+          add(i, p.rows.dependence_of[i] == row_dependence::sum ? launch_slot::reduce
+                 : i == anchor                                  ? launch_slot::mainloop
+                                                                : launch_slot::branch);
       assign_slots(p.launches.size() - 1, anchor);
     }
   }
   // Nodes that depend on the anchor become epilogue, nodes that it depends on prologue; all others stay branches.
   [[gnu::cold]] constexpr void assign_slots(int launch, id anchor) {
     for (id i = 0; i < g.size; ++i) {
-      if (p.launch_of[i] != launch || p.slot_of[i] != slot::branch) continue;
+      if (p.launch_of[i] != launch || p.slot_of[i] != launch_slot::branch) continue;
       for (int k = 0; k < 3; ++k)
         if (const id o = g[i].operand(k); o >= 0 && p.launch_of[o] == launch)
-          if (p.slot_of[o] == slot::mainloop || p.slot_of[o] == slot::epilogue) p.slot_of[i] = slot::epilogue;
-      if (anchor < 0) p.slot_of[i] = slot::epilogue;
+          if (p.slot_of[o] == launch_slot::mainloop || p.slot_of[o] == launch_slot::epilogue)
+            p.slot_of[i] = launch_slot::epilogue;
+      if (anchor < 0) p.slot_of[i] = launch_slot::epilogue;
     }
     if (anchor < 0) return;
     node_set before(g.size);
     before.add(anchor);
     for (id i = anchor; i >= 0; --i)
       for (int k = 0; before[i] && k < 3; ++k)
-        if (const id o = g[i].operand(k); o >= 0 && p.launch_of[o] == launch && p.slot_of[o] != slot::reduce)
-          before.add(o), p.slot_of[o] = slot::prologue;
+        if (const id o = g[i].operand(k); o >= 0 && p.launch_of[o] == launch && p.slot_of[o] != launch_slot::reduce)
+          before.add(o), p.slot_of[o] = launch_slot::prologue;
   }
 
   // ---- one launch per node
@@ -99,7 +100,7 @@ struct planner {
   [[gnu::cold]] constexpr void launch_each_node() {
     mark_nodes_whole();
     for (id i = 0; i < g.size; ++i)
-      if (member(i) && g[i].what != op::reshape) open(nodes_launch{i}), add(i, slot::standalone);
+      if (member(i) && g[i].what != op::reshape) open(nodes_launch{i}), add(i, launch_slot::standalone);
   }
 };
 
@@ -112,7 +113,7 @@ struct planner {
   p.when = schedule(g);
   p.live = reachable(g);
   p.launch_of = sequence<int>(g.size, -1);
-  p.slot_of = sequence<slot>(g.size, slot::none);
+  p.slot_of = sequence<launch_slot>(g.size, launch_slot::none);
   for (id i = 0; i < g.size; ++i)
     if (p.live[i] && to.is_graph_break(g[i].what)) {
       ++p.breaks;

@@ -26,7 +26,7 @@ struct launch_plan {
   sequence<gemm_slots> products;  // of all gemm_launches
   int input_norm = -1;  // the norm of the graph's input, which the previous graph can fuse: index of a rowwise_launch
   sequence<int> launch_of;  // by node; -1: precomputed, or a leaf
-  sequence<slot> slot_of;
+  sequence<launch_slot> slot_of;
   int breaks = 0;  // nodes that no launch can hold
   id first_break = none_id;
 

@@ -37,7 +37,7 @@ struct multiply_add {
     nodes.push(a.product), nodes.push(a.result);
     if (a.result != i || !by.template computed<multiply_add>(nodes, index)) return;
     by.template open<multiply_add>(index);
-    for (const id n : nodes) by.add(n, slot::standalone);
+    for (const id n : nodes) by.add(n, launch_slot::standalone);
   }
 };
 

@@ -45,8 +45,8 @@ struct attention_launch {
     if (a.heads >= 0) before = by.p.template all<rowwise_launch>()[a.heads].inside;
     if (a.heads >= 0 ? !by.template computed<rowwise_launch>(before, a.heads) : !by.computed(a.node)) return;
     by.template open<attention_launch>(index);
-    for (const id n : before) by.add(n, slot::prologue);
-    by.add(a.node, slot::standalone);
+    for (const id n : before) by.add(n, launch_slot::prologue);
+    by.add(a.node, launch_slot::standalone);
   }
 };
 

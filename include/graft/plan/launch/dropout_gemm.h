@@ -173,9 +173,9 @@ template <class Planner> [[gnu::cold]] constexpr void dropout_gemm::add(Planner&
   if (d.result != i || !by.template computed<dropout_gemm>(d.inside, index)) return;
   by.template open<dropout_gemm>(index);
   for (const id n : d.inside)
-    by.add(n, by.g[n].what == op::matmul    ? (d.form_kind == form::sum ? slot::reduce : slot::mainloop)
-              : d.form_kind == form::expand ? slot::epilogue
-                                            : slot::prologue);
+    by.add(n, by.g[n].what == op::matmul    ? (d.form_kind == form::sum ? launch_slot::reduce : launch_slot::mainloop)
+              : d.form_kind == form::expand ? launch_slot::epilogue
+                                            : launch_slot::prologue);
 }
 
 }  // namespace graft

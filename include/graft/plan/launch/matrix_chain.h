@@ -140,7 +140,9 @@ template <class Planner> [[gnu::cold]] constexpr void matrix_chain::add(Planner&
   if (c.result != i || !by.template computed<matrix_chain>(c.inside(), index)) return;
   by.template open<matrix_chain>(index);
   for (const id n : c.inside())
-    by.add(n, n == c.result ? slot::mainloop : n == c.left_sum || n == c.right_sum ? slot::reduce : slot::prologue);
+    by.add(n, n == c.result                         ? launch_slot::mainloop
+              : n == c.left_sum || n == c.right_sum ? launch_slot::reduce
+                                                    : launch_slot::prologue);
 }
 
 }  // namespace graft

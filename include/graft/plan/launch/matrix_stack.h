@@ -148,7 +148,7 @@ template <class Planner> [[gnu::cold]] constexpr void matrix_stack::add(Planner&
   const matrix_stack& s = by.p.template all<matrix_stack>()[index];
   if (!by.template computed<matrix_stack>(s.inside, index)) return;
   by.template open<matrix_stack>(index);
-  for (const id n : s.inside) by.add(n, slot::standalone);
+  for (const id n : s.inside) by.add(n, launch_slot::standalone);
 }
 
 }  // namespace graft

@@ -150,7 +150,7 @@ template <class Planner> [[gnu::cold]] constexpr void rowwise_launch::add(Planne
   if (!by.template computed<rowwise_launch>(r.inside, index)) return;
   by.template open<rowwise_launch>(index);
   for (const id n : r.inside)
-    by.add(n, n == r.anchor() ? slot::standalone : r.norm >= 0 ? slot::epilogue : slot::prologue);
+    by.add(n, n == r.anchor() ? launch_slot::standalone : r.norm >= 0 ? launch_slot::epilogue : launch_slot::prologue);
 }
 
 }  // namespace graft

@@ -43,9 +43,9 @@ struct wgrad_sum {
   template <class F> constexpr void each_wgrad(int index, F f) const { f(index); }
   // Adds the nodes of a wgrad to a launch that runs it.
   template <class Planner> constexpr void add_nodes(Planner& by) const {
-    by.add(product, slot::reduce);
-    if (result != product) by.add(result, slot::epilogue);
-    if (scaled >= 0) by.add(scaled, slot::prologue);
+    by.add(product, launch_slot::reduce);
+    if (result != product) by.add(result, launch_slot::epilogue);
+    if (scaled >= 0) by.add(scaled, launch_slot::prologue);
   }
   template <class Planner> static constexpr void match(Planner& by);
   template <class Planner> static constexpr void add(Planner& by, int index, id i);
