@@ -540,7 +540,7 @@ struct node {
   constexpr dim cols() const { return d[3]; }
   constexpr id operand(int i) const { return i == 0 ? a : i == 1 ? b : c; }
 };
-enum class fault : unsigned char {
+enum class formula_error : unsigned char {
   none,
   too_many_sizes,
   name_is_taken,
@@ -549,7 +549,7 @@ enum class fault : unsigned char {
   not_differentiable
 };
 struct failure {
-  fault what = fault::none;
+  formula_error what = formula_error::none;
   id at = none_id;
   int line = 0;
   const char* name = "";  // the leaf or size that the error names; not_on_experts: the method
@@ -715,7 +715,7 @@ struct builder {
         return entry_dim(i);
     }
     if (t.what == size_entry::kind::name) {
-      if (names == max_names) return stop({fault::too_many_sizes, none_id, 0, t.name}), dim{1};
+      if (names == max_names) return stop({formula_error::too_many_sizes, none_id, 0, t.name}), dim{1};
       t.index = names++;
     }
     size_list.push(t);
@@ -792,7 +792,7 @@ struct builder {
     return derived_size(size_entry::kind::window, length, kernel, stride, pad);
   }
   constexpr void stop(const failure& f) {
-    if (bad.what == fault::none) bad = f;
+    if (bad.what == formula_error::none) bad = f;
   }
   [[gnu::cold, gnu::noinline]] constexpr void require(requirement::kind k, dim lhs, dim rhs, id at, int line) {
     if (k != requirement::kind::divides && lhs == rhs) return;
@@ -866,7 +866,7 @@ struct builder {
     if (made == before && is_named(o))
       for (id i = 0; i < before; ++i)
         if (nodes[i].path == path && nodes[i].a < 0 && is_named(nodes[i].what) && same_text(nodes[i].name, name))
-          stop({fault::name_is_taken, i, line, name});
+          stop({formula_error::name_is_taken, i, line, name});
     return made;
   }
   [[gnu::cold, gnu::noinline]] constexpr id constant(double value) {
@@ -1466,7 +1466,7 @@ struct scope {
   constexpr scope shared() const { return {g, path}; }
   constexpr extent size(const char* name, int value = dyn, int nominal = 0) const {
     if (value == dyn) return {g, g->size_named(name, path, nominal)};
-    if (value < 0) g->stop({fault::size_is_negative, none_id, 0, name, value});
+    if (value < 0) g->stop({formula_error::size_is_negative, none_id, 0, name, value});
     return {g, dim{value < 0 ? 1 : value}};
   }
   constexpr extent tokens(int nominal = 4096) const { return {g, g->size_named("tokens", 0, nominal, true)}; }
@@ -1475,7 +1475,7 @@ struct scope {
     if (experts == dim{1} || o == op::scalar)
       return {g, g->leaf(o, name.s, path, rank, d0.d, d1.d, d2.d, d3.d, name.line)};
     if (rank == 2) return {g, g->leaf(o, name.s, path, 3, {1}, experts, d2.d, d3.d, name.line)};
-    if (rank != 1) g->stop({fault::not_on_experts, none_id, name.line, name.s});
+    if (rank != 1) g->stop({formula_error::not_on_experts, none_id, name.line, name.s});
     const id columns = g->leaf(o, name.s, path, 2, {1}, {1}, experts, d2.d, name.line);
     return {g, make_node::reshape(*g, columns, {1}, experts, d2.d, d3.d, name.line)};
   }
@@ -1589,7 +1589,7 @@ template <class A, class Function> constexpr auto captured_on(scope p, ex W, Fun
       const node v = p.g->n[i];
       bool of_expert = false;
       for (int k = 0; k < 3; ++k) of_expert = of_expert || (v.operand(k) >= 0 && !is_scalar(p.g->n[v.operand(k)]));
-      if (of_expert && !acts_per_expert(*p.g, i)) p.g->stop({fault::not_on_experts, i, v.line, A::name});
+      if (of_expert && !acts_per_expert(*p.g, i)) p.g->stop({formula_error::not_on_experts, i, v.line, A::name});
     }
   return made;
 }
@@ -5577,7 +5577,7 @@ struct adjoints {
       case op::cached_attention:
       case op::rank_sum:
       case op::rank_max:
-      case op::host: g.stop({fault::not_differentiable, i, v.line}); return;
+      case op::host: g.stop({formula_error::not_differentiable, i, v.line}); return;
     }
   }
 };
@@ -6985,7 +6985,7 @@ template <class Layer, const target& To> struct plan_of {
   static constexpr int graph_breaks = detail::plans<d, To>::forward.breaks;
   static constexpr unsigned long long key =
       folded ? detail::plans<d, To>::folded.key : detail::plans<d, To>::forward.key;
-  static constexpr bool mergeable = d::merge.bad.what == fault::none;
+  static constexpr bool mergeable = d::merge.bad.what == formula_error::none;
   static constexpr bool unmergeable = d::unmerging.weight && d::unmerging.saved == 0;
   static constexpr int saved_for_unmerge = d::unmerging.saved;
  private:
@@ -7178,9 +7178,9 @@ template <class Layer> constexpr auto size_verdict() {
 template <class Layer> constexpr auto fault_verdict() {
   using A = typename Layer::adapter;
   constexpr failure bad = captured_formula<Layer>::g.bad;
-  if constexpr (bad.what == fault::too_many_sizes)
+  if constexpr (bad.what == formula_error::too_many_sizes)
     return type_is<diagnostic::formula_has_too_many_sizes<Layer, A, max_names>>{};
-  else if constexpr (bad.what == fault::name_is_taken)
+  else if constexpr (bad.what == formula_error::name_is_taken)
     return type_is<diagnostic::name_is_taken<Layer, A, typename faulty_name<Layer>::words, bad.line>>{};
   else
     return type_is<
@@ -7206,7 +7206,7 @@ template <class Layer, class... Options> constexpr auto verdict() {
     return type_is<diagnostic::not_an_adapter<Layer, A>>{};
   } else if constexpr (!requires { storage<element>::type; }) {
     return type_is<diagnostic::not_an_element_type<Layer, element>>{};
-  } else if constexpr (captured_formula<Layer>::g.bad.what != fault::none) {
+  } else if constexpr (captured_formula<Layer>::g.bad.what != formula_error::none) {
     return fault_verdict<Layer>();
   } else if constexpr (!graphs_evaluate<Layer>) {
     return type_is<diagnostic::formula_is_too_large<Layer, A>>{};
@@ -7223,7 +7223,7 @@ template <class Layer, class... Options> constexpr auto verdict() {
     return type_is<diagnostic::formula_changes_the_shape<Layer, A, typename m::words, m::line, m::now, m::expected>>{};
   } else if constexpr (requires_fullgraph && plans<derived_of<Layer>, cpu_target>::forward.breaks > 0) {
     return break_verdict<Layer>();
-  } else if constexpr (requires_training && derived_of<Layer>::backward.bad.what == fault::not_differentiable) {
+  } else if constexpr (requires_training && derived_of<Layer>::backward.bad.what == formula_error::not_differentiable) {
     using m = no_gradient<Layer>;
     return type_is<diagnostic::not_differentiable<Layer, A, typename m::words, m::at.line>>{};
   } else if constexpr (one && plan_of<Layer, chosen<Options...>::to>::kernels != 1) {
@@ -7437,7 +7437,7 @@ template <class Layer, const target& To> struct explained {
     };
     pass(folded ? d::folded : d::forward, folded ? "forward (folded)" : "forward",
          priced ? forward_cost<Layer, To>(tokens) : cost{});
-    if (d::backward.bad.what == fault::none)
+    if (d::backward.bad.what == formula_error::none)
       pass(d::backward, "backward", priced ? backward_cost<Layer>(tokens) : cost{});
     if (d::unmerging.weight)
       explain_outputs(d::unmerge_weight, "unmerge ", line);
@@ -7951,7 +7951,8 @@ struct block_scope {
     const layer l = layer_at(name);
     if (routing >= 0) {  // its biases are not adapted (expert_bias)
       for (const adapter_rule& a : l.by)
-        if (a.adapter.bias != nullptr || a.trains_bias) g->stop({fault::not_on_experts, none_id, line, a.adapter.name});
+        if (a.adapter.bias != nullptr || a.trains_bias)
+          g->stop({formula_error::not_on_experts, none_id, line, a.adapter.name});
       return y;
     }
     const extent n = y.cols();
@@ -8682,11 +8683,11 @@ template <class Block> constexpr auto block_size_verdict() {
 }
 template <class Block> constexpr auto block_fault_verdict() {
   using m = block_fault<Block>;
-  if constexpr (m::bad.what == fault::too_many_sizes)
+  if constexpr (m::bad.what == formula_error::too_many_sizes)
     return type_is<diagnostic::formula_has_too_many_sizes<nothing, Block, max_names>>{};
-  else if constexpr (m::bad.what == fault::name_is_taken)
+  else if constexpr (m::bad.what == formula_error::name_is_taken)
     return type_is<diagnostic::name_is_taken<nothing, Block, typename m::words, m::bad.line>>{};
-  else if constexpr (m::bad.what == fault::not_on_experts)
+  else if constexpr (m::bad.what == formula_error::not_on_experts)
     return type_is<diagnostic::not_on_experts<nothing, Block, typename m::words, m::bad.line>>{};
   else
     return type_is<diagnostic::size_is_not_positive<nothing, Block, typename m::words, m::bad.line, m::bad.number>>{};
@@ -8696,7 +8697,7 @@ template <class Block, class... Options> constexpr auto block_verdict() {
                  requires_training = has_option<training, Options...>, one = has_option<one_kernel, Options...>;
   if constexpr (!captures<Block>) {
     return type_is<diagnostic::not_a_block<nothing, Block>>{};
-  } else if constexpr (block_checks<Block>::g.bad.what != fault::none) {
+  } else if constexpr (block_checks<Block>::g.bad.what != formula_error::none) {
     return block_fault_verdict<Block>();
   } else if constexpr (!derives<Block>) {
     return type_is<diagnostic::formula_is_too_large<nothing, Block>>{};
@@ -8710,7 +8711,8 @@ template <class Block, class... Options> constexpr auto block_verdict() {
     using m = block_without_kernel<Block, chosen<Options...>::to>;
     return type_is<diagnostic::no_kernel_on_this_target<Block, Block, typename m::words,
                                                         m::g[m::facts.first_break].line, m::facts.breaks>>{};
-  } else if constexpr (requires_training && derived_block<Block>::backward.bad.what == fault::not_differentiable) {
+  } else if constexpr (requires_training &&
+                       derived_block<Block>::backward.bad.what == formula_error::not_differentiable) {
     using m = block_no_gradient<Block>;
     return type_is<diagnostic::not_differentiable<Block, Block, typename m::words, m::at.line>>{};
   } else if constexpr (one && plan_of<Block, chosen<Options...>::to>::kernels != 1) {

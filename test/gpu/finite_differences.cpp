@@ -85,7 +85,7 @@ void differentiates(const layer_variant& c) {
 TEST_CASE("gpu: gradients agree with finite differences in float") {
   if (no_gpu()) return;
   for (const layer_variant& c : every_layer_variant()) {
-    if (c.graphs.backward.outs == 0 || c.graphs.backward.bad.what != fault::none) continue;
+    if (c.graphs.backward.outs == 0 || c.graphs.backward.bad.what != formula_error::none) continue;
     INFO(c.name);
     differentiates(c);
   }

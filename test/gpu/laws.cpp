@@ -10,7 +10,7 @@ namespace {
 constexpr double tolerance = 2e-5;
 
 void differentiates(const layer_variant& c, const random_layer<float>& l, gpu_layer& g) {
-  if (c.graphs.backward.bad.what != fault::none) return;
+  if (c.graphs.backward.bad.what != formula_error::none) return;
   cpu::executor<float> cpu(c.graphs, execution_mode::eager);
   REQUIRE(bool(l.bind(cpu)));
   const bool has_dx = c.graphs.backward.result("dx") >= 0;

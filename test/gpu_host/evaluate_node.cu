@@ -510,7 +510,7 @@ template <class Real> void model_ops() {
 }
 
 template <class Real> void every_node(const graph& g, const random_layer<Real>& l, double tolerance) {
-  if (g.size == 0 || g.bad.what != fault::none) return;
+  if (g.size == 0 || g.bad.what != formula_error::none) return;
   random_layer<Real> own = l;  // adds tensors that only this graph reads, such as the merged weight
   std::mt19937 engine(5);
   own.fill(g, engine);

@@ -189,11 +189,11 @@ TEST_CASE("kernel selection: every plan of every adapter finds its kernels, and 
     const auto g = test::captured_at_run_time(test::formula_at_run_time<layer>());
     std::vector<graph> all = {g.forward, g.folded, g.backward};
     saved_pair training;
-    if (graph(g.backward).bad.what == fault::none)
+    if (graph(g.backward).bad.what == formula_error::none)
       training = select_saved_tensors(g.forward, g.backward), all.push_back(training.forward),
       all.push_back(training.backward);
     for (const graph& one : all)
-      if (one.bad.what == fault::none)
+      if (one.bad.what == formula_error::none)
         check<layer>(name, one, type::of(one).launches), check_products<layer>(name, one);
   });
 }
@@ -203,7 +203,7 @@ TEST_CASE("kernel selection: backward finds its kernels whichever gradients are 
     const layer_formula f = test::formula_at_run_time<layer>();
     const auto g = test::captured_at_run_time(f);
     const graph whole = g.backward;
-    if (whole.bad.what != fault::none) return;
+    if (whole.bad.what != formula_error::none) return;
     const saved_pair training = select_saved_tensors(g.forward, g.backward);
     const op_set nodes = ops_of(capture_literal_backward(f)) | ops_of(capture_literal(f));
     for (const graph& from : {whole, graph(training.backward)}) {

@@ -138,7 +138,7 @@ TEST_CASE("formula: a negative size in a type is an error that names it") {
   builder g;
   const scope p{&g};
   CHECK(p.size("r", -3).d == dim{1});
-  CHECK(g.bad.what == fault::size_is_negative);
+  CHECK(g.bad.what == formula_error::size_is_negative);
   CHECK(g.bad.number == -3);
   CHECK(std::string(g.bad.name) == "r");
 }

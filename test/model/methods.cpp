@@ -107,7 +107,7 @@ TEST_CASE("methods: every graph of every method is sound") {
     INFO(c.name);
     for (const graph* g : {&c.graphs.literal, &c.graphs.literal_backward, &c.graphs.forward, &c.graphs.folded,
                            &c.graphs.backward, &c.graphs.base_forward, &c.graphs.merge}) {
-      CHECK(g->bad.what == fault::none);
+      CHECK(g->bad.what == formula_error::none);
       for (int i = 0; i < g->size; ++i) {
         const node& v = g->n[i];
         for (int k = 0; k < 3; ++k) {

@@ -19,7 +19,7 @@ static_assert(dora_block::backward().n.size() == 308);
 TEST_CASE("block: the forward graph") {
   const builder g = dora_block::forward();
   CHECK(g.n.size() == 202);
-  CHECK(g.bad.what == fault::none);
+  CHECK(g.bad.what == formula_error::none);
   CHECK(first_violated(g, size_values{}) == nullptr);
   for (const char* name : {"self_attn.q_proj.weight", "self_attn.o_proj.lora_magnitude_vector",
                            "mlp.down_proj.lora_A.weight", "post_attention_layernorm.weight", "eps", "x"})
@@ -30,7 +30,7 @@ TEST_CASE("block: the forward graph") {
 
 TEST_CASE("block: the backward graph has a gradient for every parameter, by its path") {
   const builder g = dora_block::backward();
-  CHECK(g.bad.what == fault::none);
+  CHECK(g.bad.what == formula_error::none);
   CHECK(g.out.size() == 22);
   for (const char* projection : {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
                                  "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"})

@@ -374,7 +374,8 @@ struct block_scope {
     const layer l = layer_at(name);
     if (routing >= 0) {  // its biases are not adapted (expert_bias)
       for (const adapter_rule& a : l.by)
-        if (a.adapter.bias != nullptr || a.trains_bias) g->stop({fault::not_on_experts, none_id, line, a.adapter.name});
+        if (a.adapter.bias != nullptr || a.trains_bias)
+          g->stop({formula_error::not_on_experts, none_id, line, a.adapter.name});
       return y;
     }
     const extent n = y.cols();

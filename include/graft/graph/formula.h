@@ -236,7 +236,7 @@ struct scope {
   // A size by name: the number that the type states, else the size that the tensors have.
   constexpr extent size(const char* name, int value = dyn, int nominal = 0) const {
     if (value == dyn) return {g, g->size_named(name, path, nominal)};
-    if (value < 0) g->stop({fault::size_is_negative, none_id, 0, name, value});
+    if (value < 0) g->stop({formula_error::size_is_negative, none_id, 0, name, value});
     return {g, dim{value < 0 ? 1 : value}};
   }
   // The number of rows of a call, which is one size for the whole graph.
@@ -247,7 +247,7 @@ struct scope {
     if (experts == dim{1} || o == op::scalar)
       return {g, g->leaf(o, name.s, path, rank, d0.d, d1.d, d2.d, d3.d, name.line)};
     if (rank == 2) return {g, g->leaf(o, name.s, path, 3, {1}, experts, d2.d, d3.d, name.line)};
-    if (rank != 1) g->stop({fault::not_on_experts, none_id, name.line, name.s});
+    if (rank != 1) g->stop({formula_error::not_on_experts, none_id, name.line, name.s});
     const id columns = g->leaf(o, name.s, path, 2, {1}, {1}, experts, d2.d, name.line);
     return {g, make_node::reshape(*g, columns, {1}, experts, d2.d, d3.d, name.line)};
   }

@@ -33,7 +33,7 @@ struct node {
 };
 
 // Errors of a formula that do not depend on the sizes.
-enum class fault : unsigned char {
+enum class formula_error : unsigned char {
   none,
   too_many_sizes,
   name_is_taken,
@@ -43,7 +43,7 @@ enum class fault : unsigned char {
 };
 
 struct failure {
-  fault what = fault::none;
+  formula_error what = formula_error::none;
   id at = none_id;
   int line = 0;
   const char* name = "";  // the leaf or size that the error names; not_on_experts: the method

@@ -185,9 +185,9 @@ template <class Layer> constexpr auto size_verdict() {
 template <class Layer> constexpr auto fault_verdict() {
   using A = typename Layer::adapter;
   constexpr failure bad = captured_formula<Layer>::g.bad;
-  if constexpr (bad.what == fault::too_many_sizes)
+  if constexpr (bad.what == formula_error::too_many_sizes)
     return type_is<diagnostic::formula_has_too_many_sizes<Layer, A, max_names>>{};
-  else if constexpr (bad.what == fault::name_is_taken)
+  else if constexpr (bad.what == formula_error::name_is_taken)
     return type_is<diagnostic::name_is_taken<Layer, A, typename faulty_name<Layer>::words, bad.line>>{};
   else
     return type_is<
@@ -214,7 +214,7 @@ template <class Layer, class... Options> constexpr auto verdict() {
     return type_is<diagnostic::not_an_adapter<Layer, A>>{};
   } else if constexpr (!requires { storage<element>::type; }) {
     return type_is<diagnostic::not_an_element_type<Layer, element>>{};
-  } else if constexpr (captured_formula<Layer>::g.bad.what != fault::none) {
+  } else if constexpr (captured_formula<Layer>::g.bad.what != formula_error::none) {
     return fault_verdict<Layer>();
   } else if constexpr (!graphs_evaluate<Layer>) {
     return type_is<diagnostic::formula_is_too_large<Layer, A>>{};
@@ -231,7 +231,7 @@ template <class Layer, class... Options> constexpr auto verdict() {
     return type_is<diagnostic::formula_changes_the_shape<Layer, A, typename m::words, m::line, m::now, m::expected>>{};
   } else if constexpr (requires_fullgraph && plans<derived_of<Layer>, cpu_target>::forward.breaks > 0) {
     return break_verdict<Layer>();
-  } else if constexpr (requires_training && derived_of<Layer>::backward.bad.what == fault::not_differentiable) {
+  } else if constexpr (requires_training && derived_of<Layer>::backward.bad.what == formula_error::not_differentiable) {
     using m = no_gradient<Layer>;
     return type_is<diagnostic::not_differentiable<Layer, A, typename m::words, m::at.line>>{};
   } else if constexpr (one && plan_of<Layer, chosen<Options...>::to>::kernels != 1) {

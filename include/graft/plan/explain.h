@@ -214,7 +214,7 @@ template <class Layer, const target& To> struct explained {
     };
     pass(folded ? d::folded : d::forward, folded ? "forward (folded)" : "forward",
          priced ? forward_cost<Layer, To>(tokens) : cost{});
-    if (d::backward.bad.what == fault::none)
+    if (d::backward.bad.what == formula_error::none)
       pass(d::backward, "backward", priced ? backward_cost<Layer>(tokens) : cost{});
     if (d::unmerging.weight)
       explain_outputs(d::unmerge_weight, "unmerge ", line);

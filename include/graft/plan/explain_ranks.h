@@ -77,7 +77,7 @@ constexpr void explain_ranks(const char* size, int ranks, long long tokens, Sink
     explain_ranks(g, mine, bits_of(storage<typename Layer::element>::type), line);
   };
   pass(d::forward, "  forward");
-  if (d::backward.bad.what == fault::none) pass(d::backward, "  backward");
+  if (d::backward.bad.what == formula_error::none) pass(d::backward, "  backward");
 }
 
 }  // namespace graft

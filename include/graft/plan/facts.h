@@ -95,7 +95,7 @@ template <class Layer, const target& To> struct plan_of {
       folded ? detail::plans<d, To>::folded.key : detail::plans<d, To>::forward.key;
   // Merging evaluates W'. Unmerging needs W' alone where W occurs once in the formula; where it also occurs in a small
   // factor (DoRA's norm), the merge saves `saved_for_unmerge` tensors for the unmerge.
-  static constexpr bool mergeable = d::merge.bad.what == fault::none;
+  static constexpr bool mergeable = d::merge.bad.what == formula_error::none;
   static constexpr bool unmergeable = d::unmerging.weight && d::unmerging.saved == 0;
   static constexpr int saved_for_unmerge = d::unmerging.saved;
 

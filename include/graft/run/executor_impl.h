@@ -343,7 +343,8 @@ template <class Engine> void executor<Engine>::train(bool on) {
 // Whether forward() saves for backward(): in training, with an adapter that has a gradient.
 template <class Engine> bool executor<Engine>::saves() const {
   const graph& backward = active_state().state.graphs().backward;
-  return forward_saved_ != nullptr && enabled_ && !eager() && backward.outs > 0 && backward.bad.what == fault::none;
+  return forward_saved_ != nullptr && enabled_ && !eager() && backward.outs > 0 &&
+         backward.bad.what == formula_error::none;
 }
 // Whether a layer with one adapter only trains so far: passes that save nothing are then bound, and allocated, when the
 // first call needs them.
@@ -378,7 +379,7 @@ status executor<Engine>::backward(const view& x, const view& dy, const mutable_v
   adapter_state& current = active_state();
   const layer_graphs& graphs = current.state.graphs();
   const graph& made = enabled_ ? (eager() ? graphs.literal_backward : graphs.backward) : graphs.base_backward;
-  if (made.bad.what == fault::not_differentiable) return fail("no gradient for ", located(made, made.bad.at));
+  if (made.bad.what == formula_error::not_differentiable) return fail("no gradient for ", located(made, made.bad.at));
   if (!enabled_ && !gradients.empty())
     return fail("the adapter is disabled: its parameters have no gradient, only dx exists");
   output_set requested;

@@ -66,7 +66,7 @@ template <class Layer> struct type_kernels {
   // launch that computes it), and backward that reads it.
   static constexpr kernel_selection training = [] {
     kernel_selection all{.nodes = backward.nodes};
-    if (graphs::backward.bad.what != fault::none) return all;
+    if (graphs::backward.bad.what != formula_error::none) return all;
     const saved_pair pair = select_saved_tensors(graphs::forward, graphs::backward);
     for (const graph& g : {graph(pair.forward), graph(pair.backward)}) all = all | kernels_by_nodes(g);
     return all | of(pair.forward) | of_gradients(pair.backward);
