@@ -303,8 +303,10 @@ constexpr dim entry_dim(int index) { return {-1 - index}; }
 }  // namespace graft
 namespace graft {
 inline constexpr long long saturated = std::numeric_limits<long long>::max();
-constexpr long long times(long long a, long long b) { return b > 0 && a > saturated / b ? saturated : a * b; }
-constexpr long long plus(long long a, long long b) { return b > 0 && a > saturated - b ? saturated : a + b; }
+constexpr long long saturating_multiply(long long a, long long b) {
+  return b > 0 && a > saturated / b ? saturated : a * b;
+}
+constexpr long long saturating_add(long long a, long long b) { return b > 0 && a > saturated - b ? saturated : a + b; }
 }  // namespace graft
 namespace graft {
 struct text {
@@ -436,15 +438,17 @@ struct size_table {
     if (a == unknown || b == unknown) return unknown;
     switch (t.what) {
       case size_entry::kind::name: break;
-      case size_entry::kind::sum: return plus(a, b);
+      case size_entry::kind::sum: return saturating_add(a, b);
       case size_entry::kind::difference: return a < b ? unknown : a - b;
-      case size_entry::kind::product: return times(a, b);
+      case size_entry::kind::product: return saturating_multiply(a, b);
       case size_entry::kind::quotient: return b == 0 ? unknown : a / b;
-      case size_entry::kind::triangle: return a < 2 ? 0 : a % 2 == 0 ? times(a / 2, a - 1) : times(a, a / 2);
-      case size_entry::kind::butterfly: return b <= 1 ? a : a % 2 != 0 || b > 32 ? 0 : times(a, 1LL << (b - 1));
+      case size_entry::kind::triangle:
+        return a < 2 ? 0 : a % 2 == 0 ? saturating_multiply(a / 2, a - 1) : saturating_multiply(a, a / 2);
+      case size_entry::kind::butterfly:
+        return b <= 1 ? a : a % 2 != 0 || b > 32 ? 0 : saturating_multiply(a, 1LL << (b - 1));
       case size_entry::kind::window: {
         const long long stride = value(t.c, named, nominal), pad = value(t.d, named, nominal);
-        const long long padded = pad == unknown ? unknown : plus(a, times(2, pad));
+        const long long padded = pad == unknown ? unknown : saturating_add(a, saturating_multiply(2, pad));
         return stride <= 0 || pad == unknown || padded < b ? unknown : (padded - b) / stride + 1;
       }
     }
@@ -462,11 +466,11 @@ struct size_table {
     if (t.what == sum && (a == unknown) != (b == unknown))
       return a == unknown ? n > b && solve(t.a, n - b, s) : n > a && solve(t.b, n - a, s);
     if (t.what == difference && (a == unknown) != (b == unknown))
-      return a == unknown ? solve(t.a, plus(n, b), s) : a > n && solve(t.b, a - n, s);
+      return a == unknown ? solve(t.a, saturating_add(n, b), s) : a > n && solve(t.b, a - n, s);
     if (t.what == product && a > 0 && b == unknown) return n % a == 0 && solve(t.b, n / a, s);
     if (t.what == product && b > 0 && a == unknown) return n % b == 0 && solve(t.a, n / b, s);
     if (t.what == quotient && a > 0 && b == unknown) return n > 0 && a % n == 0 && solve(t.b, a / n, s);
-    if (t.what == quotient && b > 0 && a == unknown) return solve(t.a, times(n, b), s);
+    if (t.what == quotient && b > 0 && a == unknown) return solve(t.a, saturating_multiply(n, b), s);
     if (t.what == triangle && a == unknown) {
       for (long long k = 1; k * (k - 1) / 2 <= n; ++k)
         if (k * (k - 1) / 2 == n && n > 0) return solve(t.a, k, s);
@@ -651,14 +655,14 @@ constexpr bool is_scalar(const node& v) {
   for (dim d : g[i].d) {
     const long long v = g.sizes.value(d, s);
     if (v == unknown) return unknown;
-    n = times(n, v);
+    n = saturating_multiply(n, v);
   }
   return n;
 }
 constexpr long long nominal_count(const graph& g, id i) {
   long long n = 1;
   for (dim d : g.n[i].d)
-    if (d.v != 1) n = times(n, g.sizes.nominal(d));
+    if (d.v != 1) n = saturating_multiply(n, g.sizes.nominal(d));
   return n;
 }
 }  // namespace graft
@@ -6467,27 +6471,30 @@ struct cost {
     case op_class::lookup: return 0;
     case op_class::pointwise: return v.what == op::detach ? 0 : n;
     case op_class::product: {
-      if (v.what == op::grouped_matmul) return times(times(2, size(v.a, 3)), n);
-      if (v.what == op::grouped_wgrad) return times(times(2 * size(v.a, 3), size(v.b, 3)), size(v.a, 2));
+      if (v.what == op::grouped_matmul) return saturating_multiply(saturating_multiply(2, size(v.a, 3)), n);
+      if (v.what == op::grouped_wgrad)
+        return saturating_multiply(saturating_multiply(2 * size(v.a, 3), size(v.b, 3)), size(v.a, 2));
       const long long inner = size(v.a, v.ta ? 2 : 3);
       const long long matrices = v.sum ? size(v.a, 0) * size(v.a, 1) : 1;
-      return times(times(2 * inner, matrices), n);
+      return saturating_multiply(saturating_multiply(2 * inner, matrices), n);
     }
-    case op_class::reduction: return times(v.what == op::row_dot ? 2 : 1, count(g, v.a, s));
+    case op_class::reduction: return saturating_multiply(v.what == op::row_dot ? 2 : 1, count(g, v.a, s));
     case op_class::rotation: {
       const id blocks = v.what == op::rotate ? v.b : v.c;
-      const long long each = times(times(2 * size(blocks, 3), size(blocks, 0)), count(g, v.a, s));
-      return v.what == op::rotate ? each : times(3, each);
+      const long long each =
+          saturating_multiply(saturating_multiply(2 * size(blocks, 3), size(blocks, 0)), count(g, v.a, s));
+      return v.what == op::rotate ? each : saturating_multiply(3, each);
     }
     case op_class::algebra:
       if (v.what == op::kron || v.what == op::row_kron) return n;
-      if (v.what == op::inverse || v.what == op::orthonormal) return times(2 * size(v.a, 3), n);
-      return times(times(2 * size(v.a, 3), g.sizes.value(v.k[0], s)), n);
-    case op_class::rowwise: return times(8, n);
+      if (v.what == op::inverse || v.what == op::orthonormal) return saturating_multiply(2 * size(v.a, 3), n);
+      return saturating_multiply(saturating_multiply(2 * size(v.a, 3), g.sizes.value(v.k[0], s)), n);
+    case op_class::rowwise: return saturating_multiply(8, n);
     case op_class::attention: {  // assumes one sequence: a row attends to half of the rows, or to the whole KV cache
       const long long width = size(v.what == op::attention_grad ? v.c : i, 3), rows = size(v.a, 2);
-      if (v.what == op::cached_attention) return times(times(4 * rows, size(v.c, 2)), width);
-      return times(times((v.what == op::attention ? 2 : 5) * rows, rows), width);
+      if (v.what == op::cached_attention)
+        return saturating_multiply(saturating_multiply(4 * rows, size(v.c, 2)), width);
+      return saturating_multiply(saturating_multiply((v.what == op::attention ? 2 : 5) * rows, rows), width);
     }
     case op_class::collective:
     case op_class::opaque: return 0;
@@ -6501,7 +6508,7 @@ struct cost {
     const node& v = g.n[i];
     data[i] = row(v.what).known_at == stage::call;
     for (int k = 0; k < 3 && !data[i]; ++k) data[i] = v.operand(k) >= 0 && data[v.operand(k)];
-    if (data[i]) flops = plus(flops, flops_of(g, i, s));
+    if (data[i]) flops = saturating_add(flops, flops_of(g, i, s));
   }
   return flops;
 }
@@ -6512,14 +6519,14 @@ struct cost {
   node_set counted(g.size);
   auto bytes = [&](id i, dtype t) {
     const long long n = count(g, i, s);
-    return plus(times(n / 8, bits_of(t)), (n % 8 * bits_of(t) + 7) / 8);
+    return saturating_add(saturating_multiply(n / 8, bits_of(t)), (n % 8 * bits_of(t) + 7) / 8);
   };
   auto stored_bytes = [&](id i) {
     const long long n = count(g, i, s), cols = g.sizes.value(g[i].d[3], s);
     if (stored.plain()) return bytes(i, stored.type);
     return cols == 0 || n == cols || n > (1LL << 50) ? bytes(i, moved) : bytes_of(stored, n / cols, cols);
   };
-  auto add = [](long long& to, long long n) { to = plus(to, n); };
+  auto add = [](long long& to, long long n) { to = saturating_add(to, n); };
   auto count_read = [&](id i) {
     i = unshaped(g, i);
     if (i < 0 || counted[i]) return;
@@ -6545,7 +6552,8 @@ struct cost {
       const long long experts = g.sizes.value(g[v.b].d[1], s), rows = g.sizes.value(g[v.a].d[2], s);
       const id w = unshaped(g, v.b);
       if (rows < experts && experts > 0 && !counted[w]) {
-        counted.add(w), add(c.bytes, times(bytes(w, g[w].what == op::base ? stored.type : moved) / experts, rows));
+        counted.add(w),
+            add(c.bytes, saturating_multiply(bytes(w, g[w].what == op::base ? stored.type : moved) / experts, rows));
         if (!is_leaf(g[w].what)) add(c.precomputed_bytes, bytes(w, moved));
       }
     }
@@ -6669,7 +6677,7 @@ constexpr int kernel_count(const graph& g, const launch_plan& p, const size_valu
     const node& v = g[i];
     if (!l.is<nodes_launch>() || l.count != 1 || v.what != op::matmul) continue;
     if (g.sizes.value(v.d[2], s) <= narrow || g.sizes.value(v.d[3], s) <= narrow) continue;
-    flops = plus(flops, times(slower - 1, flops_of(g, i, s)));
+    flops = saturating_add(flops, saturating_multiply(slower - 1, flops_of(g, i, s)));
   }
   return flops;
 }
@@ -6691,8 +6699,8 @@ struct training_graphs {  // with saved tensors as outputs of forward and inputs
       in_weight.forward.sizes.tokens(mine) < in_weight.forward.sizes.value(in_weight.forward[weight].d[3], mine))
     return false;
   auto flops = [&](const training_graphs& t, const launch_plan& forward) {
-    return plus(weighted_flops(t.forward, forward, sizes_for(t.forward, usual.forward, s)),
-                weighted_flops(t.backward, fuse(t.backward, to), sizes_for(t.backward, usual.forward, s)));
+    return saturating_add(weighted_flops(t.forward, forward, sizes_for(t.forward, usual.forward, s)),
+                          weighted_flops(t.backward, fuse(t.backward, to), sizes_for(t.backward, usual.forward, s)));
   };
   return flops(in_weight, plain) < flops(usual, branched);
 }

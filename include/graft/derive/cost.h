@@ -36,27 +36,30 @@ struct cost {
     case op_class::lookup: return 0;
     case op_class::pointwise: return v.what == op::detach ? 0 : n;
     case op_class::product: {
-      if (v.what == op::grouped_matmul) return times(times(2, size(v.a, 3)), n);
-      if (v.what == op::grouped_wgrad) return times(times(2 * size(v.a, 3), size(v.b, 3)), size(v.a, 2));
+      if (v.what == op::grouped_matmul) return saturating_multiply(saturating_multiply(2, size(v.a, 3)), n);
+      if (v.what == op::grouped_wgrad)
+        return saturating_multiply(saturating_multiply(2 * size(v.a, 3), size(v.b, 3)), size(v.a, 2));
       const long long inner = size(v.a, v.ta ? 2 : 3);
       const long long matrices = v.sum ? size(v.a, 0) * size(v.a, 1) : 1;
-      return times(times(2 * inner, matrices), n);
+      return saturating_multiply(saturating_multiply(2 * inner, matrices), n);
     }
-    case op_class::reduction: return times(v.what == op::row_dot ? 2 : 1, count(g, v.a, s));
+    case op_class::reduction: return saturating_multiply(v.what == op::row_dot ? 2 : 1, count(g, v.a, s));
     case op_class::rotation: {
       const id blocks = v.what == op::rotate ? v.b : v.c;
-      const long long each = times(times(2 * size(blocks, 3), size(blocks, 0)), count(g, v.a, s));
-      return v.what == op::rotate ? each : times(3, each);
+      const long long each =
+          saturating_multiply(saturating_multiply(2 * size(blocks, 3), size(blocks, 0)), count(g, v.a, s));
+      return v.what == op::rotate ? each : saturating_multiply(3, each);
     }
     case op_class::algebra:
       if (v.what == op::kron || v.what == op::row_kron) return n;
-      if (v.what == op::inverse || v.what == op::orthonormal) return times(2 * size(v.a, 3), n);
-      return times(times(2 * size(v.a, 3), g.sizes.value(v.k[0], s)), n);
-    case op_class::rowwise: return times(8, n);
+      if (v.what == op::inverse || v.what == op::orthonormal) return saturating_multiply(2 * size(v.a, 3), n);
+      return saturating_multiply(saturating_multiply(2 * size(v.a, 3), g.sizes.value(v.k[0], s)), n);
+    case op_class::rowwise: return saturating_multiply(8, n);
     case op_class::attention: {  // assumes one sequence: a row attends to half of the rows, or to the whole KV cache
       const long long width = size(v.what == op::attention_grad ? v.c : i, 3), rows = size(v.a, 2);
-      if (v.what == op::cached_attention) return times(times(4 * rows, size(v.c, 2)), width);
-      return times(times((v.what == op::attention ? 2 : 5) * rows, rows), width);
+      if (v.what == op::cached_attention)
+        return saturating_multiply(saturating_multiply(4 * rows, size(v.c, 2)), width);
+      return saturating_multiply(saturating_multiply((v.what == op::attention ? 2 : 5) * rows, rows), width);
     }
     case op_class::collective:
     case op_class::opaque: return 0;
@@ -72,7 +75,7 @@ struct cost {
     const node& v = g.n[i];
     data[i] = row(v.what).known_at == stage::call;
     for (int k = 0; k < 3 && !data[i]; ++k) data[i] = v.operand(k) >= 0 && data[v.operand(k)];
-    if (data[i]) flops = plus(flops, flops_of(g, i, s));
+    if (data[i]) flops = saturating_add(flops, flops_of(g, i, s));
   }
   return flops;
 }
@@ -84,7 +87,7 @@ struct cost {
   node_set counted(g.size);
   auto bytes = [&](id i, dtype t) {
     const long long n = count(g, i, s);
-    return plus(times(n / 8, bits_of(t)), (n % 8 * bits_of(t) + 7) / 8);
+    return saturating_add(saturating_multiply(n / 8, bits_of(t)), (n % 8 * bits_of(t) + 7) / 8);
   };
   // A quantized weight is read with its scales. A base tensor without two axes is not quantized.
   auto stored_bytes = [&](id i) {
@@ -92,7 +95,7 @@ struct cost {
     if (stored.plain()) return bytes(i, stored.type);
     return cols == 0 || n == cols || n > (1LL << 50) ? bytes(i, moved) : bytes_of(stored, n / cols, cols);
   };
-  auto add = [](long long& to, long long n) { to = plus(to, n); };
+  auto add = [](long long& to, long long n) { to = saturating_add(to, n); };
   auto count_read = [&](id i) {
     i = unshaped(g, i);
     if (i < 0 || counted[i]) return;
@@ -119,7 +122,8 @@ struct cost {
       const long long experts = g.sizes.value(g[v.b].d[1], s), rows = g.sizes.value(g[v.a].d[2], s);
       const id w = unshaped(g, v.b);
       if (rows < experts && experts > 0 && !counted[w]) {
-        counted.add(w), add(c.bytes, times(bytes(w, g[w].what == op::base ? stored.type : moved) / experts, rows));
+        counted.add(w),
+            add(c.bytes, saturating_multiply(bytes(w, g[w].what == op::base ? stored.type : moved) / experts, rows));
         if (!is_leaf(g[w].what)) add(c.precomputed_bytes, bytes(w, moved));
       }
     }

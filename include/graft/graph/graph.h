@@ -164,14 +164,14 @@ constexpr bool is_scalar(const node& v) {
   for (dim d : g[i].d) {
     const long long v = g.sizes.value(d, s);
     if (v == unknown) return unknown;
-    n = times(n, v);
+    n = saturating_multiply(n, v);
   }
   return n;
 }
 constexpr long long nominal_count(const graph& g, id i) {
   long long n = 1;
   for (dim d : g.n[i].d)
-    if (d.v != 1) n = times(n, g.sizes.nominal(d));
+    if (d.v != 1) n = saturating_multiply(n, g.sizes.nominal(d));
   return n;
 }
 

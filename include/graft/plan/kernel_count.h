@@ -116,7 +116,7 @@ constexpr int kernel_count(const graph& g, const launch_plan& p, const size_valu
     const node& v = g[i];
     if (!l.is<nodes_launch>() || l.count != 1 || v.what != op::matmul) continue;
     if (g.sizes.value(v.d[2], s) <= narrow || g.sizes.value(v.d[3], s) <= narrow) continue;
-    flops = plus(flops, times(slower - 1, flops_of(g, i, s)));
+    flops = saturating_add(flops, saturating_multiply(slower - 1, flops_of(g, i, s)));
   }
   return flops;
 }
@@ -142,8 +142,8 @@ struct training_graphs {  // with saved tensors as outputs of forward and inputs
       in_weight.forward.sizes.tokens(mine) < in_weight.forward.sizes.value(in_weight.forward[weight].d[3], mine))
     return false;
   auto flops = [&](const training_graphs& t, const launch_plan& forward) {
-    return plus(weighted_flops(t.forward, forward, sizes_for(t.forward, usual.forward, s)),
-                weighted_flops(t.backward, fuse(t.backward, to), sizes_for(t.backward, usual.forward, s)));
+    return saturating_add(weighted_flops(t.forward, forward, sizes_for(t.forward, usual.forward, s)),
+                          weighted_flops(t.backward, fuse(t.backward, to), sizes_for(t.backward, usual.forward, s)));
   };
   return flops(in_weight, plain) < flops(usual, branched);
 }

@@ -34,15 +34,17 @@ struct launch_estimate {
     const bool quantized = g[i].what == op::base && !stored.plain() && g.sizes.value(g[i].d[2], s) > 1;
     const long long cols = g.sizes.value(g[i].d[3], s);
     const bool numbers = row(g[i].what).from == source::integers;
-    price.bytes = plus(price.bytes, quantized ? bytes_of(stored, elements / cols, cols)
-                                              : times(elements, bits_of(numbers ? dtype::i64 : type)) / 8);
+    price.bytes = saturating_add(price.bytes,
+                                 quantized ? bytes_of(stored, elements / cols, cols)
+                                           : saturating_multiply(elements, bits_of(numbers ? dtype::i64 : type)) / 8);
   };
   auto reads = [&](const node& reader, id raw, int operand_index) {
     const id i = raw < 0 ? raw : unshaped(g, raw);
     if (i < 0 || counted[i] || p.launch_of[i] == k || is_scalar(g[i])) return;
     counted.add(i);
     if (g[i].what == op::state)
-      moves(i, times(times(g.sizes.value(g[reader.a].d[2], s), cached_keys), g.sizes.value(g[i].d[3], s)));
+      moves(i, saturating_multiply(saturating_multiply(g.sizes.value(g[reader.a].d[2], s), cached_keys),
+                                   g.sizes.value(g[i].d[3], s)));
     else if (row(reader.what).axes == flow::look_up && operand_index == 0)
       moves(i, 0);  // the rows that a look-up reads are counted once, as its result
     else
@@ -59,9 +61,10 @@ struct launch_estimate {
   };
   for (int n = l.first; n < l.first + l.count; ++n) {
     const id i = p.nodes[n];
-    price.flops = plus(
+    price.flops = saturating_add(
         price.flops, g[i].what == op::cached_attention
-                         ? times(times(4 * g.sizes.value(g[g[i].a].d[2], s), cached_keys), g.sizes.value(g[i].d[3], s))
+                         ? saturating_multiply(saturating_multiply(4 * g.sizes.value(g[g[i].a].d[2], s), cached_keys),
+                                               g.sizes.value(g[i].d[3], s))
                          : flops_of(g, i, s));
     for (int o = 0; o < 3; ++o) reads(g[i], g[i].operand(o), o);
     if (read_elsewhere(i)) moves(i, count(g, i, s));
