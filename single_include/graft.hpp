@@ -157,7 +157,7 @@ enum class linearity : unsigned char {
 };
 enum class axis_split : unsigned char { no, parts, summands, sums };
 enum class source : unsigned char { generated, tensor, integers, scalar };
-struct op_row {
+struct op_traits {
   const char* name = "";   // as explain() and the errors print it
   const char* infix = "";  // printed between the two operands if not empty
   op_class kind = op_class::leaf;
@@ -170,15 +170,15 @@ struct op_row {
   bool reads_memory = false;  // operands must be stored in memory on every target
 };
 namespace detail {
-constexpr op_row with_rules(op_row r, linearity sums, axis_split split = axis_split::no) {
+constexpr op_traits with_rules(op_traits r, linearity sums, axis_split split = axis_split::no) {
   r.sums = sums, r.split = split;
   return r;
 }
-constexpr op_row reading_memory(op_row r) {
+constexpr op_traits reading_memory(op_traits r) {
   r.reads_memory = true;
   return r;
 }
-constexpr op_row row_of(op o) {
+constexpr op_traits list_traits(op o) {
   using enum op_class;
   using enum stage;
   switch (o) {
@@ -277,19 +277,19 @@ constexpr op_row row_of(op o) {
   return {"?", "", opaque, 0, flow::all};
 }
 struct op_rows {
-  op_row of[static_cast<int>(op::host) + 1]{};
+  op_traits of[static_cast<int>(op::host) + 1]{};
   constexpr op_rows() {
-    for (int i = 0; i <= static_cast<int>(op::host); ++i) of[i] = row_of(static_cast<op>(i));
+    for (int i = 0; i <= static_cast<int>(op::host); ++i) of[i] = list_traits(static_cast<op>(i));
   }
 };
 inline constexpr op_rows table{};  // a table look-up costs constant evaluation fewer steps than the switch
 }  // namespace detail
-constexpr const op_row& row(op o) { return detail::table.of[static_cast<int>(o)]; }
-constexpr bool is_leaf(op o) { return row(o).kind == op_class::leaf; }
-constexpr bool is_pointwise(op o) { return row(o).kind == op_class::pointwise; }
-constexpr bool is_named(op o) { return row(o).from != source::generated; }
-constexpr bool is_routed(op o) { return row(o).axes == flow::routed || row(o).axes == flow::routed_sum; }
-constexpr bool accumulates_result(op o) { return row(o).axes >= flow::reduce; }
+constexpr const op_traits& traits_of(op o) { return detail::table.of[static_cast<int>(o)]; }
+constexpr bool is_leaf(op o) { return traits_of(o).kind == op_class::leaf; }
+constexpr bool is_pointwise(op o) { return traits_of(o).kind == op_class::pointwise; }
+constexpr bool is_named(op o) { return traits_of(o).from != source::generated; }
+constexpr bool is_routed(op o) { return traits_of(o).axes == flow::routed || traits_of(o).axes == flow::routed_sum; }
+constexpr bool accumulates_result(op o) { return traits_of(o).axes >= flow::reduce; }
 }  // namespace graft
 namespace graft {
 inline constexpr int dyn = -1;
@@ -2877,7 +2877,7 @@ struct stages {
   stages s{sequence<stage>(g.size, stage::load), sequence<bool>(g.size, false)};
   for (id i = 0; i < g.size; ++i) {
     const node& v = g[i];
-    s.of[i] = row(v.what).known_at;
+    s.of[i] = traits_of(v.what).known_at;
     for (int k = 0; k < 3; ++k)
       if (v.operand(k) >= 0 && s.of[v.operand(k)] > s.of[i]) s.of[i] = s.of[v.operand(k)];
     for (dim d : v.d)
@@ -2979,7 +2979,7 @@ template <class Function> class target_function {
 }  // namespace graft
 namespace graft {
 constexpr const char* launch_name_of(const node& v) {
-  switch (row(v.what).kind) {
+  switch (traits_of(v.what).kind) {
     case op_class::product: return "GEMM";
     case op_class::lookup: return accumulates_result(v.what) ? "reduce" : "gather";
     case op_class::rotation: return accumulates_result(v.what) ? "reduce" : "rotation";
@@ -3006,7 +3006,7 @@ struct nodes_launch {
   bool joined = false;  // nodes that depend on all rows join it; attention, collectives and host functions stand alone
   constexpr id anchor() const { return first; }
   constexpr const char* name(const graph& g) const {
-    const op_class kind = row(g[first].what).kind;
+    const op_class kind = traits_of(g[first].what).kind;
     return joined && kind != op_class::attention && !stands_alone(kind) ? "small matrices" : launch_name_of(g[first]);
   }
   static constexpr bool stands_alone(op_class kind) { return kind == op_class::opaque || kind == op_class::collective; }
@@ -3178,7 +3178,7 @@ struct attention_launch {
     const auto& rows = by.p.template all<rowwise_launch>();
     const bool takes_heads = static_cast<bool>(by.template can<attention_launch>().fuses_heads);
     for (id i = 0; i < g.size; ++i) {
-      if (row(g[i].what).kind != op_class::attention || !by.is_free(i)) continue;
+      if (traits_of(g[i].what).kind != op_class::attention || !by.is_free(i)) continue;
       int heads = takes_heads && g[i].what == op::cached_attention ? by.template claimed<rowwise_launch>(g[i].a) : -1;
       if (heads >= 0 && (rows[heads].result != g[i].a || by.readers[g[i].a] != 1)) heads = -1;
       if (heads >= 0) by.template work<rowwise_launch>().host[heads] = i;
@@ -3252,7 +3252,7 @@ struct wgrad_sum {
   return s;
 }
 constexpr bool is_call_input(const graph& g, id i) {
-  return is_leaf(g[i].what) && row(g[i].what).known_at == stage::call;
+  return is_leaf(g[i].what) && traits_of(g[i].what).known_at == stage::call;
 }
 [[gnu::cold]] constexpr bool absorb_scaled_operand(const graph& g, const stages& when, id n, wgrad_sum& s) {
   const node& v = g[n];
@@ -5094,7 +5094,7 @@ template <class Rule> [[gnu::cold]] constexpr builder rewrite(const builder& fro
     const node* const made = g.n.data();
     for (id k = data.size(), size = g.n.size(); k < size; ++k) {
       const node& m = made[k];
-      data.push((m.a < 0 && row(m.what).known_at == stage::call) || (m.a >= 0 && data[m.a]) ||
+      data.push((m.a < 0 && traits_of(m.what).known_at == stage::call) || (m.a >= 0 && data[m.a]) ||
                 (m.b >= 0 && data[m.b]) || (m.c >= 0 && data[m.c]));
     }
   }
@@ -5229,7 +5229,7 @@ inline constexpr int mixed_axis = -1, summed_axis = -2;
 constexpr bool by_expert(const node& v) { return v.k[0] == dim{static_cast<int>(routed_by::expert)}; }
 constexpr int axis_after(const graph& g, const node& v, int which, int axis) {
   const bool reduced = v.d[axis] == dim{1} && g[v.operand(which)].d[axis] != dim{1};
-  switch (row(v.what).axes) {
+  switch (traits_of(v.what).axes) {
     case flow::none: return mixed_axis;
     case flow::each: return axis;
     case flow::last: return axis < 3 ? axis : mixed_axis;
@@ -6321,7 +6321,7 @@ struct planner {
   constexpr bool is_anchor(id i) const {
     const node& v = g[i];
     if (p.rows.dependence_of[i] != row_dependence::chunk) return false;
-    if (row(v.what).kind == op_class::rowwise || row(v.what).axes == flow::look_up) return true;
+    if (traits_of(v.what).kind == op_class::rowwise || traits_of(v.what).axes == flow::look_up) return true;
     if (v.what != op::matmul || p.when.of[v.b] == stage::call) return false;
     const long long base = base_count(g, v.b);
     return base > 0 && 4 * nominal_count(g, v.b) > base;
@@ -6333,7 +6333,7 @@ struct planner {
       for (id i = 0; i < g.size; ++i)
         if (member(i) && p.rows.round[i] == round && p.rows.dependence_of[i] == row_dependence::whole &&
             g[i].what != op::reshape) {
-          const bool standalone = nodes_launch::stands_alone(row(g[i].what).kind);
+          const bool standalone = nodes_launch::stands_alone(traits_of(g[i].what).kind);
           if (!opened || standalone) open(nodes_launch{i, true});
           opened = !standalone;
           add(i, launch_slot::standalone);
@@ -6440,7 +6440,7 @@ constexpr plan_fingerprint fingerprint_of(const graph& g, const launch_plan& p) 
     }
     for (const dim argument : v.k)  // axes and norm kinds are kernel properties, sizes are not
       if (argument.is_static()) out.add(static_cast<unsigned>(argument.v));
-    if (row(v.what).kind == op_class::attention && v.value != 0) out.add(0xfffffffdU);  // a soft cap of any size
+    if (traits_of(v.what).kind == op_class::attention && v.value != 0) out.add(0xfffffffdU);  // a soft cap of any size
   }
   return out;
 }
@@ -6465,7 +6465,7 @@ struct cost {
   const node& v = g[i];
   const long long n = count(g, i, s);
   auto size = [&](id a, int k) { return g.sizes.value(g[a].d[k], s); };
-  switch (row(v.what).kind) {
+  switch (traits_of(v.what).kind) {
     case op_class::leaf:
     case op_class::layout:
     case op_class::lookup: return 0;
@@ -6506,7 +6506,7 @@ struct cost {
   sequence<bool> data(g.size, false);
   for (id i = 0; i < g.size; ++i) {
     const node& v = g.n[i];
-    data[i] = row(v.what).known_at == stage::call;
+    data[i] = traits_of(v.what).known_at == stage::call;
     for (int k = 0; k < 3 && !data[i]; ++k) data[i] = v.operand(k) >= 0 && data[v.operand(k)];
     if (data[i]) flops = saturating_add(flops, flops_of(g, i, s));
   }
@@ -6532,9 +6532,9 @@ struct cost {
     if (i < 0 || counted[i]) return;
     const node& v = g[i];
     const bool computed = !is_leaf(v.what);
-    if (computed ? when.of[i] == stage::call : row(v.what).from == source::generated) return;
+    if (computed ? when.of[i] == stage::call : traits_of(v.what).from == source::generated) return;
     counted.add(i);
-    if (row(v.what).from == source::integers)
+    if (traits_of(v.what).from == source::integers)
       add(c.bytes, bytes(i, dtype::i64));
     else
       add(c.bytes, v.what == op::base ? stored_bytes(i) : bytes(i, moved));
@@ -6557,7 +6557,7 @@ struct cost {
         if (!is_leaf(g[w].what)) add(c.precomputed_bytes, bytes(w, moved));
       }
     }
-    const bool by_row = row(v.what).axes == flow::look_up;  // a look-up reads only the rows that the ids name
+    const bool by_row = traits_of(v.what).axes == flow::look_up;  // a look-up reads only the rows that the ids name
     if (by_row) add(c.bytes, bytes(i, moved));
     for (int o = by_row ? 1 : 0; o < 3; ++o) count_read(v.operand(o));
   }
@@ -6749,7 +6749,7 @@ struct print_style {
 constexpr bool needs_parentheses(op child, op parent, bool right) {
   auto sum = [](op o) { return o == op::add || o == op::sub; };
   auto factor = [](op o) { return o == op::mul || o == op::div; };
-  if (row(child).infix[0] == '\0' || row(parent).kind == op_class::leaf) return false;
+  if (traits_of(child).infix[0] == '\0' || traits_of(parent).kind == op_class::leaf) return false;
   if (sum(parent)) return sum(child) && right && parent == op::sub;
   if (factor(parent)) return !factor(child) || (right && (parent == op::div || child == op::div));
   if (parent == op::matmul) return child != op::matmul || right;
@@ -6784,7 +6784,7 @@ constexpr bool needs_parentheses(op child, op parent, bool right) {
     return;
   }
   --style.depth;
-  const op_row r = row(v.what);
+  const op_traits r = traits_of(v.what);
   auto inner = [&](id o, op around, bool on_right) { print(t, g, o, style, around, on_right, false); };
   if (v.what == op::reshape) return inner(v.a, parent, right);
   if (v.what == op::transpose) {
@@ -6808,7 +6808,7 @@ constexpr bool needs_parentheses(op child, op parent, bool right) {
     inner(v.operand(k), op::zero, false);
   }
   if (v.what == op::neumann || v.what == op::topk_softmax) t << ", ", print(t, g.sizes, v.k[0]);
-  if (row(v.what).axes == flow::along) t << ", axis " << v.k[0].v;
+  if (traits_of(v.what).axes == flow::along) t << ", axis " << v.k[0].v;
   if (v.what == op::slice) t << " from ", print(t, g.sizes, v.k[1]), t << " size ", print(t, g.sizes, v.d[v.k[0].v]);
   if (v.what == op::permute)
     for (const dim axis : v.k) t << ", " << axis.v;
@@ -6838,7 +6838,7 @@ namespace graft {
   if (i < 0 || is_leaf(g[i].what)) return shaped(g, i);
   text t;
   print(t, g, i, {nullptr, 3});
-  for (int k = 0; k < row(g[i].what).arity; ++k) {
+  for (int k = 0; k < traits_of(g[i].what).arity; ++k) {
     t << (k == 0 ? " with " : " and ");
     print_shaped(t, g, g[i].operand(k), 1);
   }
@@ -7260,7 +7260,7 @@ constexpr void describe_launch(text& t, const graph& g, const launch_plan& p, co
     for (int n = 0; n < l.count; ++n)
       if (const id i = p.nodes[l.first + n]; p.slot_of[i] == s && g[i].what != op::reshape) ops.push(i);
     const bool said = s == launch_slot::mainloop && ops.size() == 1 &&
-                      (row(g[ops[0]].what).kind != op_class::product || g[ops[0]].what == op::matmul);
+                      (traits_of(g[ops[0]].what).kind != op_class::product || g[ops[0]].what == op::matmul);
     if (ops.empty() || said) continue;
     const bool multiplies = s == launch_slot::branch || s == launch_slot::reduce;
     int products = 0, listed = 0;
@@ -7275,7 +7275,7 @@ constexpr void describe_launch(text& t, const graph& g, const launch_plan& p, co
     else if (s != launch_slot::standalone)
       t << name_of(s) << ' ';
     for (const id i : ops)
-      if (!multiplies || g[i].what != op::matmul) t << (listed++ > 0 ? "+" : "") << row(g[i].what).name;
+      if (!multiplies || g[i].what != op::matmul) t << (listed++ > 0 ? "+" : "") << traits_of(g[i].what).name;
   }
 }
 constexpr void print_si(text& t, long long n) {  // prints 33554432 as 33.6 M
@@ -7480,7 +7480,7 @@ template <class Sink> constexpr void draw_node(const graph& g, id i, drawing for
   if (v.what == op::constant)
     print(t, g, i);
   else
-    leaf ? t << g.name(i) : t << row(v.what).name;
+    leaf ? t << g.name(i) : t << traits_of(v.what).name;
   t << ' ', print_shape(t, g, i);
   if (format == drawing::graphviz)
     t << "\"];";
@@ -8382,7 +8382,7 @@ constexpr bool cheap_to_recompute(const graph& g, const stages& when, id i) {
            !g.sizes.has_token_rows(g[g[row].a].d[1]);
   }
   if (v.what == op::route) return false;
-  const op_class kind = row(v.what).kind;
+  const op_class kind = traits_of(v.what).kind;
   return kind == op_class::pointwise || kind == op_class::layout || kind == op_class::rowwise ||
          kind == op_class::lookup;
 }
@@ -8435,7 +8435,7 @@ struct recompute_cut {
       const node& v = backward[i];
       if (!shared[i] || when.of[i] != stage::call || is_leaf(v.what) || !cheap_to_recompute(i)) continue;
       id one = none_id;
-      bool is_pass = row(v.what).kind == op_class::rowwise;
+      bool is_pass = traits_of(v.what).kind == op_class::rowwise;
       for (int k = 0; k < 3; ++k) {
         const id o = v.operand(k);
         if (o < 0 || when.of[o] != stage::call) continue;
@@ -8457,7 +8457,7 @@ struct recompute_cut {
   constexpr bool is_stored(id i) const {
     for (id r = i + 1; r < forward.size; ++r)
       for (int k = 0; k < 3; ++k)
-        if (forward[r].operand(k) == i && row(forward[r].what).reads_memory) return true;
+        if (forward[r].operand(k) == i && traits_of(forward[r].what).reads_memory) return true;
     return false;
   }
   constexpr void drop_unread() {

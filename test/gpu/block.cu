@@ -69,15 +69,15 @@ struct tensors {
       const std::string name = g.name(i).c_str();
       to.rank = 0;
       for (int axis = 2; axis < 4; ++axis) to.size[to.rank++] = g.sizes.value(v.d[axis], sizes);
-      if (row(v.what).from == source::scalar) {
+      if (traits_of(v.what).from == source::scalar) {
         const double number = name.ends_with("eps") ? 1e-5 : name.ends_with("dropout") ? 0.3 : 1.0;
         to.data = &scalars.emplace_back(number), to.type = dtype::f64;
-      } else if (row(v.what).from == source::integers) {
+      } else if (traits_of(v.what).from == source::integers) {
         static const std::int64_t seed = 77;
         const view from = name == "positions" ? rows.positions() : rows.attention_range_of(0);
         const auto* p = name == "seed" ? &seed : static_cast<const std::int64_t*>(from.data);
         to.data = on_device(std::vector<std::int64_t>(p, p + n)), to.type = dtype::i64;
-      } else if (row(v.what).from == source::tensor) {
+      } else if (traits_of(v.what).from == source::tensor) {
         const bool norm = name.find("layernorm") != std::string::npos,
                    wide = v.what == op::frozen || v.what == op::param;
         std::vector<float> host(static_cast<std::size_t>(n));
@@ -125,7 +125,7 @@ ran run(const graph& g, const tensors& t, const target& to, long long rows) {
   gpu::binding<bf> with;
   leaf_views known = t.leaves;
   for (id i = 0; i < g.size; ++i)
-    if (is_leaf(g[i].what) && row(g[i].what).known_at == stage::call) known[static_cast<std::size_t>(i)] = {};
+    if (is_leaf(g[i].what) && traits_of(g[i].what).known_at == stage::call) known[static_cast<std::size_t>(i)] = {};
   t.reset_cache();
   gpu::dequantized_buffer dequantized_weight;
   gpu::shared_adapter_args<bf> shared;

@@ -204,8 +204,8 @@ void agree(const graph& g, id i, const size_values& s, const gpu::operands<Real>
   wide<Real> a(x.a), b(x.b), c(x.c);
   for (const int accumulate : {0, 1, -1}) {
     if (accumulate != 0 && v.what != op::matmul) continue;
-    INFO("op ", std::string(row(v.what).name), ", node ", i, ", accumulate ", accumulate, ", elements ", n, ", from ",
-         std::string(name_of(x.a.p.type)), " to ", std::string(name_of(to)));
+    INFO("op ", std::string(traits_of(v.what).name), ", node ", i, ", accumulate ", accumulate, ", elements ", n,
+         ", from ", std::string(name_of(x.a.p.type)), " to ", std::string(name_of(to)));
     std::vector<double> expected(static_cast<std::size_t>(n), 0.5);
     cpu::evaluator<double>{g, s, cpu::every_operation<double>().evaluate}(i, cpu::shaped(g, i, s, expected.data()),
                                                                           {a.t, b.t, c.t, x.ids}, accumulate);
@@ -555,8 +555,8 @@ TEST_CASE_TEMPLATE("gpu node: every op equals the CPU's", Real, float, double) {
     const bool computed =
         !is_leaf(what) || what == op::constant || what == op::number || what == op::eye || what == op::zero;
     const bool outside =  // no kernel computes these
-        what == op::host || row(what).kind == op_class::collective || !gpu::has_kernel(what);
-    INFO(std::string(row(what).name));
+        what == op::host || traits_of(what).kind == op_class::collective || !gpu::has_kernel(what);
+    INFO(std::string(traits_of(what).name));
     CHECK((!computed || outside || met.contains(what)));
   }
 }

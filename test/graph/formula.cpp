@@ -89,7 +89,7 @@ TEST_CASE("formula: every function makes its op") {
       {op::host, made([](scope p) { return host("f", W(p)); }).what},
       {op::host, made([](scope p) { return host_rows("f", p.size("rows"), W(p)); }).what},
   };
-  for (const fact& f : facts) CHECK(std::string(row(f.found).name) == row(f.expected).name);
+  for (const fact& f : facts) CHECK(std::string(traits_of(f.found).name) == traits_of(f.expected).name);
   BOTH(!made([](scope p) { return rotate(W(p), p.param("R", 1, 2, 8, 8)); }).tb);
   BOTH(made([](scope p) { return unrotate(W(p), p.param("R", 1, 2, 8, 8)); }).tb);
 }

@@ -111,7 +111,7 @@ TEST_CASE("methods: every graph of every method is sound") {
       for (int i = 0; i < g->size; ++i) {
         const node& v = g->n[i];
         for (int k = 0; k < 3; ++k) {
-          CHECK((v.operand(k) >= 0) == (k < row(v.what).arity));
+          CHECK((v.operand(k) >= 0) == (k < traits_of(v.what).arity));
           CHECK(v.operand(k) < i);  // operands come first
         }
       }

@@ -63,7 +63,7 @@ TEST_CASE("block facts: a GPU reports what it has no kernel for") {
   CHECK(breaks);  // the target of these tests has every kernel
   const graph g = derived_block<tuned>::forward;
   target without = test::gpu_target;
-  without.can<nodes_launch>().runs = [](op o) { return row(o).kind != op_class::attention; };
+  without.can<nodes_launch>().runs = [](op o) { return traits_of(o).kind != op_class::attention; };
   const launch_plan p = fuse(g, without);
   CHECK(p.breaks == 1);
   CHECK(g[p.first_break].what == op::attention);

@@ -61,7 +61,7 @@ struct random_block {
         indices[name] = synthetic_index(g, i, s);
         block.values.tensors[name] = view_of(indices[name].data(), 2, 19);
       }
-      if (row(v.what).from != source::tensor || row(v.what).known_at == stage::call) continue;
+      if (traits_of(v.what).from != source::tensor || traits_of(v.what).known_at == stage::call) continue;
       fill(data[name], count(g, i, s));
       view t{data[name].data(), dtype::f64};
       const axes listed = listed_axes(v);

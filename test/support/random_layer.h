@@ -138,7 +138,7 @@ template <class Real> struct random_layer {
     const size_values s = values_of(g, shape);
     for (int k = 0; k < g.size; ++k) {
       const node& v = g.n[k];
-      const source from = row(v.what).from;
+      const source from = traits_of(v.what).from;
       if (!is_leaf(v.what) || (from != source::tensor && from != source::integers)) continue;
       const std::string name = g.name(k).c_str();
       if (views.contains(name)) continue;

@@ -101,7 +101,7 @@ template <class Layer> eager_work eager_work_at(long long tokens, const bench_op
     w.does.bytes += count(g, i, s) * bits / 8;
     for (int k = 0; k < 3; ++k)
       if (v.operand(k) >= 0)
-        w.does.bytes += count(g, row(v.what).axes == flow::look_up && k == 0 ? i : v.operand(k), s) * bits / 8;
+        w.does.bytes += count(g, traits_of(v.what).axes == flow::look_up && k == 0 ? i : v.operand(k), s) * bits / 8;
   }
   return w;
 }

@@ -30,7 +30,7 @@ struct cost {
   const node& v = g[i];
   const long long n = count(g, i, s);
   auto size = [&](id a, int k) { return g.sizes.value(g[a].d[k], s); };
-  switch (row(v.what).kind) {
+  switch (traits_of(v.what).kind) {
     case op_class::leaf:
     case op_class::layout:
     case op_class::lookup: return 0;
@@ -73,7 +73,7 @@ struct cost {
   sequence<bool> data(g.size, false);
   for (id i = 0; i < g.size; ++i) {
     const node& v = g.n[i];
-    data[i] = row(v.what).known_at == stage::call;
+    data[i] = traits_of(v.what).known_at == stage::call;
     for (int k = 0; k < 3 && !data[i]; ++k) data[i] = v.operand(k) >= 0 && data[v.operand(k)];
     if (data[i]) flops = saturating_add(flops, flops_of(g, i, s));
   }
@@ -101,9 +101,9 @@ struct cost {
     if (i < 0 || counted[i]) return;
     const node& v = g[i];
     const bool computed = !is_leaf(v.what);
-    if (computed ? when.of[i] == stage::call : row(v.what).from == source::generated) return;
+    if (computed ? when.of[i] == stage::call : traits_of(v.what).from == source::generated) return;
     counted.add(i);
-    if (row(v.what).from == source::integers)
+    if (traits_of(v.what).from == source::integers)
       add(c.bytes, bytes(i, dtype::i64));
     else
       add(c.bytes, v.what == op::base ? stored_bytes(i) : bytes(i, moved));
@@ -127,7 +127,7 @@ struct cost {
         if (!is_leaf(g[w].what)) add(c.precomputed_bytes, bytes(w, moved));
       }
     }
-    const bool by_row = row(v.what).axes == flow::look_up;  // a look-up reads only the rows that the ids name
+    const bool by_row = traits_of(v.what).axes == flow::look_up;  // a look-up reads only the rows that the ids name
     if (by_row) add(c.bytes, bytes(i, moved));
     for (int o = by_row ? 1 : 0; o < 3; ++o) count_read(v.operand(o));
   }

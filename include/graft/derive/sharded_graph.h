@@ -205,7 +205,7 @@ struct sharded_graph {
   }
   // The axis of operand `other` that is divided together with an axis of operand k; -1: that operand is read whole.
   constexpr int matching_axis(const node& v, int k, int axis, int other) const {
-    switch (row(v.what).axes) {
+    switch (traits_of(v.what).axes) {
       case flow::each:
       case flow::last:
       case flow::along: return axis;

@@ -18,7 +18,7 @@ constexpr bool by_expert(const node& v) { return v.k[0] == dim{static_cast<int>(
 // Returns the axis of the result that corresponds to `axis` of operand `which`, or mixes, or summed_axis.
 constexpr int axis_after(const graph& g, const node& v, int which, int axis) {
   const bool reduced = v.d[axis] == dim{1} && g[v.operand(which)].d[axis] != dim{1};
-  switch (row(v.what).axes) {
+  switch (traits_of(v.what).axes) {
     case flow::none: return mixed_axis;
     case flow::each: return axis;
     case flow::last: return axis < 3 ? axis : mixed_axis;

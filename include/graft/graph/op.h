@@ -110,7 +110,7 @@ enum class axis_split : unsigned char { no, parts, summands, sums };
 // What a caller binds to a leaf by name: a tensor, integers or one number; nobody: the library makes the value.
 enum class source : unsigned char { generated, tensor, integers, scalar };
 
-struct op_row {
+struct op_traits {
   const char* name = "";   // as explain() and the errors print it
   const char* infix = "";  // printed between the two operands if not empty
   op_class kind = op_class::leaf;
@@ -124,15 +124,15 @@ struct op_row {
 };
 
 namespace detail {
-constexpr op_row with_rules(op_row r, linearity sums, axis_split split = axis_split::no) {
+constexpr op_traits with_rules(op_traits r, linearity sums, axis_split split = axis_split::no) {
   r.sums = sums, r.split = split;
   return r;
 }
-constexpr op_row reading_memory(op_row r) {
+constexpr op_traits reading_memory(op_traits r) {
   r.reads_memory = true;
   return r;
 }
-constexpr op_row row_of(op o) {
+constexpr op_traits list_traits(op o) {
   using enum op_class;
   using enum stage;
   switch (o) {
@@ -231,19 +231,19 @@ constexpr op_row row_of(op o) {
   return {"?", "", opaque, 0, flow::all};
 }
 struct op_rows {
-  op_row of[static_cast<int>(op::host) + 1]{};
+  op_traits of[static_cast<int>(op::host) + 1]{};
   constexpr op_rows() {
-    for (int i = 0; i <= static_cast<int>(op::host); ++i) of[i] = row_of(static_cast<op>(i));
+    for (int i = 0; i <= static_cast<int>(op::host); ++i) of[i] = list_traits(static_cast<op>(i));
   }
 };
 inline constexpr op_rows table{};  // a table look-up costs constant evaluation fewer steps than the switch
 }  // namespace detail
 
-constexpr const op_row& row(op o) { return detail::table.of[static_cast<int>(o)]; }
-constexpr bool is_leaf(op o) { return row(o).kind == op_class::leaf; }
-constexpr bool is_pointwise(op o) { return row(o).kind == op_class::pointwise; }
-constexpr bool is_named(op o) { return row(o).from != source::generated; }
-constexpr bool is_routed(op o) { return row(o).axes == flow::routed || row(o).axes == flow::routed_sum; }
-constexpr bool accumulates_result(op o) { return row(o).axes >= flow::reduce; }
+constexpr const op_traits& traits_of(op o) { return detail::table.of[static_cast<int>(o)]; }
+constexpr bool is_leaf(op o) { return traits_of(o).kind == op_class::leaf; }
+constexpr bool is_pointwise(op o) { return traits_of(o).kind == op_class::pointwise; }
+constexpr bool is_named(op o) { return traits_of(o).from != source::generated; }
+constexpr bool is_routed(op o) { return traits_of(o).axes == flow::routed || traits_of(o).axes == flow::routed_sum; }
+constexpr bool accumulates_result(op o) { return traits_of(o).axes >= flow::reduce; }
 
 }  // namespace graft

@@ -20,7 +20,7 @@ template <class Sink> constexpr void draw_node(const graph& g, id i, drawing for
   if (v.what == op::constant)
     print(t, g, i);
   else
-    leaf ? t << g.name(i) : t << row(v.what).name;
+    leaf ? t << g.name(i) : t << traits_of(v.what).name;
   t << ' ', print_shape(t, g, i);
   if (format == drawing::graphviz)
     t << "\"];";

@@ -18,7 +18,7 @@ constexpr void describe_launch(text& t, const graph& g, const launch_plan& p, co
     for (int n = 0; n < l.count; ++n)
       if (const id i = p.nodes[l.first + n]; p.slot_of[i] == s && g[i].what != op::reshape) ops.push(i);
     const bool said = s == launch_slot::mainloop && ops.size() == 1 &&
-                      (row(g[ops[0]].what).kind != op_class::product || g[ops[0]].what == op::matmul);
+                      (traits_of(g[ops[0]].what).kind != op_class::product || g[ops[0]].what == op::matmul);
     if (ops.empty() || said) continue;
     const bool multiplies = s == launch_slot::branch || s == launch_slot::reduce;
     int products = 0, listed = 0;
@@ -33,7 +33,7 @@ constexpr void describe_launch(text& t, const graph& g, const launch_plan& p, co
     else if (s != launch_slot::standalone)
       t << name_of(s) << ' ';
     for (const id i : ops)
-      if (!multiplies || g[i].what != op::matmul) t << (listed++ > 0 ? "+" : "") << row(g[i].what).name;
+      if (!multiplies || g[i].what != op::matmul) t << (listed++ > 0 ? "+" : "") << traits_of(g[i].what).name;
   }
 }
 

@@ -40,12 +40,12 @@ constexpr collective_bytes explain_ranks(const graph& g, const size_values& s, i
   if (!first) line(parts);
   collective_bytes all;
   for (id i = 0; i < g.size; ++i) {
-    if (row(g[i].what).kind != op_class::collective) continue;
+    if (traits_of(g[i].what).kind != op_class::collective) continue;
     const long long n = saturating_multiply(count(g, i, s), bits) / 8;
     const bool per_call = when.of[i] == stage::call;
     (per_call ? all.per_call : all.per_change) += n, ++all.sums;
     text t;
-    t << "    " << row(g[i].what).name;
+    t << "    " << traits_of(g[i].what).name;
     print_shape(t, g, i);
     t << ", ", print_si(t, n), t << "B " << (per_call ? "per call" : "once per change of the parameters");
     line(t);

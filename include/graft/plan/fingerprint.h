@@ -42,7 +42,7 @@ constexpr plan_fingerprint fingerprint_of(const graph& g, const launch_plan& p) 
     }
     for (const dim argument : v.k)  // axes and norm kinds are kernel properties, sizes are not
       if (argument.is_static()) out.add(static_cast<unsigned>(argument.v));
-    if (row(v.what).kind == op_class::attention && v.value != 0) out.add(0xfffffffdU);  // a soft cap of any size
+    if (traits_of(v.what).kind == op_class::attention && v.value != 0) out.add(0xfffffffdU);  // a soft cap of any size
   }
   return out;
 }

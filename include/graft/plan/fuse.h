@@ -36,7 +36,7 @@ struct planner {
   constexpr bool is_anchor(id i) const {
     const node& v = g[i];
     if (p.rows.dependence_of[i] != row_dependence::chunk) return false;
-    if (row(v.what).kind == op_class::rowwise || row(v.what).axes == flow::look_up) return true;
+    if (traits_of(v.what).kind == op_class::rowwise || traits_of(v.what).axes == flow::look_up) return true;
     if (v.what != op::matmul || p.when.of[v.b] == stage::call) return false;
     const long long base = base_count(g, v.b);
     return base > 0 && 4 * nominal_count(g, v.b) > base;
@@ -48,7 +48,7 @@ struct planner {
       for (id i = 0; i < g.size; ++i)
         if (member(i) && p.rows.round[i] == round && p.rows.dependence_of[i] == row_dependence::whole &&
             g[i].what != op::reshape) {
-          const bool standalone = nodes_launch::stands_alone(row(g[i].what).kind);
+          const bool standalone = nodes_launch::stands_alone(traits_of(g[i].what).kind);
           if (!opened || standalone) open(nodes_launch{i, true});
           opened = !standalone;
           add(i, launch_slot::standalone);

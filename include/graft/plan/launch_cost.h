@@ -33,7 +33,7 @@ struct launch_estimate {
   auto moves = [&](id i, long long elements) {
     const bool quantized = g[i].what == op::base && !stored.plain() && g.sizes.value(g[i].d[2], s) > 1;
     const long long cols = g.sizes.value(g[i].d[3], s);
-    const bool numbers = row(g[i].what).from == source::integers;
+    const bool numbers = traits_of(g[i].what).from == source::integers;
     price.bytes = saturating_add(price.bytes,
                                  quantized ? bytes_of(stored, elements / cols, cols)
                                            : saturating_multiply(elements, bits_of(numbers ? dtype::i64 : type)) / 8);
@@ -45,7 +45,7 @@ struct launch_estimate {
     if (g[i].what == op::state)
       moves(i, saturating_multiply(saturating_multiply(g.sizes.value(g[reader.a].d[2], s), cached_keys),
                                    g.sizes.value(g[i].d[3], s)));
-    else if (row(reader.what).axes == flow::look_up && operand_index == 0)
+    else if (traits_of(reader.what).axes == flow::look_up && operand_index == 0)
       moves(i, 0);  // the rows that a look-up reads are counted once, as its result
     else
       moves(i, count(g, i, s));

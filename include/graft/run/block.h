@@ -135,7 +135,7 @@ template <class Engine> class block_programs {
     std::vector<long long> all;
     for (id i = 0; i < g.size; ++i)
       if (const auto t = from.tensors.find(g.name(i).c_str());
-          is_named(g[i].what) && row(g[i].what).known_at != stage::call && t != from.tensors.end())
+          is_named(g[i].what) && traits_of(g[i].what).known_at != stage::call && t != from.tensors.end())
         all.insert(all.end(), t->second.size, t->second.size + t->second.rank);
     return all;
   }

@@ -28,8 +28,8 @@ inline status check_attention_ranges(const std::int64_t* attention_range, long l
 inline status check_ids(const graph& g, const call& c) {
   for (id i = 0; i < g.size; ++i) {
     const node& v = g[i];
-    const flow axis_flow = row(v.what).axes;
-    const bool is_attention = row(v.what).kind == op_class::attention;
+    const flow axis_flow = traits_of(v.what).axes;
+    const bool is_attention = traits_of(v.what).kind == op_class::attention;
     if (axis_flow != flow::look_up && axis_flow != flow::add_rows && axis_flow != flow::labelled && !is_attention)
       continue;
     const auto* const ids = static_cast<const std::int64_t*>(c.data[v.b].data);

@@ -63,7 +63,7 @@ template <class T> class executor : public graft::executor<engine<T>> {
         if constexpr (requires { launch_on_gpu<Kind>::describe(t, g, *p, with, l, tokens, have); })
           launch_on_gpu<Kind>::describe(t, g, *p, with, l, tokens, have);
         else
-          t << row(g[l.anchor()].what).name << " by itself";
+          t << traits_of(g[l.anchor()].what).name << " by itself";
       });
     }
     if (this->enabled() && this->runs_folded()) t << "; adapter folded into a copy of the weight";

@@ -107,7 +107,7 @@ class layer_state {
     return b;
   }
   static constexpr bool is_call_input(const node& v) {
-    return is_leaf(v.what) && (row(v.what).known_at == stage::call || v.what == op::saved);
+    return is_leaf(v.what) && (traits_of(v.what).known_at == stage::call || v.what == op::saved);
   }
   // Checks the type of one tensor of a call, and solves sizes from its shape.
   static status bind_leaf(const graph& g, id i, const view& v, size_values& s) {
@@ -190,11 +190,12 @@ class layer_state {
   }
   // Whether a leaf is a tensor of the layer, which calls do not bring.
   static constexpr bool is_stored(op o) {
-    const source from = row(o).from;
-    return (from == source::tensor || from == source::integers) && row(o).known_at != stage::call && o != op::saved;
+    const source from = traits_of(o).from;
+    return (from == source::tensor || from == source::integers) && traits_of(o).known_at != stage::call &&
+           o != op::saved;
   }
   [[gnu::cold]] static status check_type(const graph& g, id i, const view& v) {
-    const bool integers = row(g[i].what).from == source::integers;
+    const bool integers = traits_of(g[i].what).from == source::integers;
     if (integers ? v.type == dtype::i64 : is_floating(v.type)) return ok;
     if (g[i].what == op::base && !integers && v.type != dtype::i64) return check_quantized(g.name(i), v);
     return fail("tensor '", g.name(i), "' is stored as ", name_of(v.type), ", expected ",

@@ -106,7 +106,7 @@ inline module_adapter random_adapter_of(const base_layer& b, const formula& of, 
     const node& v = g.n[i];
     const std::string name = graph(g).name(i).c_str();
     if (v.what == op::scalar) m.scalars[name] = 0.5;
-    if (v.what == op::base || !is_named(v.what) || row(v.what).from == source::scalar) continue;
+    if (v.what == op::base || !is_named(v.what) || traits_of(v.what).from == source::scalar) continue;
     adapter_tensor& t = m.tensors[name];
     const axes listed = listed_axes(v);
     for (int k = listed.first; k < listed.last; ++k) t.shape.push_back(graph(g).sizes.value(v.d[k], s));

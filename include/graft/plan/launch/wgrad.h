@@ -77,7 +77,7 @@ struct wgrad_sum {
 
 // True for tensors that the caller binds to a call, such as values that forward saved.
 constexpr bool is_call_input(const graph& g, id i) {
-  return is_leaf(g[i].what) && row(g[i].what).known_at == stage::call;
+  return is_leaf(g[i].what) && traits_of(g[i].what).known_at == stage::call;
 }
 
 // Adds node n to a column wgrad if it multiplies one operand with a factor per column and the other operand is a leaf.

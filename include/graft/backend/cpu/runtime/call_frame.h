@@ -62,7 +62,7 @@ template <class Real> struct call_frame {
     tensor<Real>* const to[3] = {&x.a, &x.b, &x.c};
     for (int k = 0; k < 3; ++k)
       if (const id o = v.operand(k); o >= 0) {
-        if (row(g[o].what).from == source::integers)
+        if (traits_of(g[o].what).from == source::integers)
           x.ids = is_precomputed(o) ? precomputed.ids(o) : static_cast<const std::int64_t*>(data(o).data);
         else
           *to[k] = is_precomputed(o) && reads_stored(g, v, k) ? weight(o) : whole(o);

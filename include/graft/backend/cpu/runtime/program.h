@@ -167,7 +167,7 @@ template <class Real> class program {
       precomputed.compute(i, evaluate);
     }
     for (id i = 0; i < g_.size; ++i) {
-      if (!p_.live[i] || p_.when.of[i] == stage::call || row(g_[i].what).from == source::integers) continue;
+      if (!p_.live[i] || p_.when.of[i] == stage::call || traits_of(g_[i].what).from == source::integers) continue;
       const id leaf = base_leaf(g_, i);
       if (leaf >= 0 && can_stay_stored(i) && precomputed.stays_stored(precomputed.leaf(leaf)))
         precomputed.keep_stored(i, leaf);

@@ -115,7 +115,7 @@ template <class Real> class row_executor {
     return f_->where.into[i] >= 0 || f_->where.computed_with[i] >= 0 || f_->where.same_as[i] >= 0 || is_alias(i, all);
   }
   bool can_chain(id i) const {
-    const op_class kind = row(f_->g[i].what).kind;
+    const op_class kind = traits_of(f_->g[i].what).kind;
     return f_->p.rows.dependence_of[i] == row_dependence::chunk && accumulated_product(i) < 0 &&
            (kind == op_class::pointwise || kind == op_class::rowwise || kind == op_class::layout ||
             is_small_product(i));
@@ -320,7 +320,7 @@ template <class Real> class row_executor {
       const id o = v.operand(k);
       if (o < 0) continue;
       const bool by_piece = reads_by_chunk(f.g, f.p, i, k);
-      if (row(f.g[o].what).from == source::integers)
+      if (traits_of(f.g[o].what).from == source::integers)
         x.ids = f.is_precomputed(o) ? f.precomputed.ids(o)
                                     : static_cast<const std::int64_t*>(f.data(o).data) + (by_piece ? r.from : 0);
       else if (f.is_precomputed(o))

@@ -64,7 +64,7 @@ template <bool Compiled, class On> struct compiled_on {
   friend status combine(const compiled_on& to, op what, const tensor<Real>& out, const tensor<Real>& a,
                         const tensor<Real>& b) {
     if constexpr (Compiled) return combine(to.on, what, out, a, b);
-    return not_compiled(row(what).name);
+    return not_compiled(traits_of(what).name);
   }
   template <class Real> friend status normalize(const compiled_on& to, const normalized<Real>& f, const char* name) {
     if constexpr (Compiled) return normalize(to.on, f, name);
@@ -198,7 +198,7 @@ status evaluator<Real>::run(const On& on, id i, tensor<Real> out, const operands
                             int accumulate) const {
   const node& v = g[i];
   const long long n = out.count();
-  const char* const name = row(v.what).name;
+  const char* const name = traits_of(v.what).name;
   const int axis = v.k[0].v;  // meaningful for operations along an axis
   auto* const doubles = reinterpret_cast<double*>(scratch);
   auto* const links = reinterpret_cast<int*>(scratch);
@@ -382,7 +382,7 @@ template <op_set Ops, sixteen_bit_types Narrow>
 status evaluate_layer_node(cudaStream_t stream, const graph& g, const size_values& s, id i, tensor<float> out,
                            const operands<float>& x, float* scratch) {
   if constexpr (in_library) {
-    if ((op_bit(g[i].what) & ~Ops).any()) return not_compiled(row(g[i].what).name);
+    if ((op_bit(g[i].what) & ~Ops).any()) return not_compiled(traits_of(g[i].what).name);
     return evaluate_node<every_op>(stream, g, s, i, out, x, scratch);
   } else {
     return evaluate_node<Ops, Narrow>(stream, g, s, i, out, x, scratch);

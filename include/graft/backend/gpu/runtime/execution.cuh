@@ -45,7 +45,7 @@ template <class T> class execution {
       return {values_.storage(i).at, columns, program_.padded_columns(binding_, i), dtype_of<T>};
     return {tensor_at(i), columns, columns, comes_with_call(i) ? dtype_of<T> : values_[i].p.type};
   }
-  bool comes_with_call(id i) const { return is_leaf(g_[i].what) && row(g_[i].what).known_at == stage::call; }
+  bool comes_with_call(id i) const { return is_leaf(g_[i].what) && traits_of(g_[i].what).known_at == stage::call; }
   const void* tensor_at(id i) const {
     i = unshaped(g_, i);
     return comes_with_call(i) ? call_.data[i].data : values_[i].p.at;

@@ -242,7 +242,7 @@ template <class T> program<T>::program(const graph& g, launch_plan p) : g_(g), p
     for (const id i : {s.x, s.other, s.gate, s.input_rotation, s.residual}) gemm_operands_.push(i);
   for (const matrix_chain& c : p_.all<matrix_chain>()) gemm_operands_.push(c.z), gemm_operands_.push(c.x);
   for (id i = 0; i < g_.size; ++i)
-    if (is_leaf(g_[i].what) && row(g_[i].what).known_at == stage::call) inputs_.push(i);
+    if (is_leaf(g_[i].what) && traits_of(g_[i].what).known_at == stage::call) inputs_.push(i);
   for (const attention_launch& l : p_.all<attention_launch>())
     attentions_.extend() = {g_, l.node, l.heads >= 0 ? &p_.all<rowwise_launch>()[l.heads] : nullptr};
   computed_ = node_set(g_.size);
@@ -253,7 +253,7 @@ template <class T> status program<T>::check_kernels() const {
   if (p_.breaks > 0) {
     const node& v = g_[p_.first_break];
     if (v.what == op::host) return fail("host function '", v.name, "' cannot run on the GPU");
-    return fail(row(v.what).name, ": experts are not supported on the GPU yet; run them on the CPU");
+    return fail(traits_of(v.what).name, ": experts are not supported on the GPU yet; run them on the CPU");
   }
   for (id i = 0; i < g_.size; ++i)
     if (p_.live[i] && is_attention(g_[i].what) && missing_attention_option(g_[i]) != nullptr)
@@ -445,7 +445,7 @@ template <class T> status program<T>::reserve_values(binding<T>& with, const siz
       store_as_t(l.first);
     }
   for (const nodes_launch& l : p_.all<nodes_launch>())  // an all-reduce keeps the element type of its operand
-    if (row(g_[l.first].what).kind == op_class::collective && stored_as_t_[unshaped(g_, g_[l.first].a)])
+    if (traits_of(g_[l.first].what).kind == op_class::collective && stored_as_t_[unshaped(g_, g_[l.first].a)])
       stored_as_t_.add(l.first);
   for (const wgrad_sum& s : p_.all<wgrad_sum>())  // dW = dyᵀ x, as large as the weight, and elementwise functions of it
     if (!s.by_column && is_large_matrix(with, s.result)) stored_as_t_.add(s.result);
