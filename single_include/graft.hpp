@@ -1342,61 +1342,61 @@ struct ex {
   constexpr extent rows() const { return {g, g->n[i].d[2]}; }
   constexpr extent cols() const { return {g, g->n[i].d[3]}; }
 };
-struct at {  // an operand with its source line
+struct operand {  // an operand with its source line
   ex e;
   int line;
-  constexpr at(ex operand, int where = __builtin_LINE()) : e(operand), line(where) {}
+  constexpr operand(ex value, int where = __builtin_LINE()) : e(value), line(where) {}
 };
-constexpr ex operator*(ex a, at b) {
+constexpr ex operator*(ex a, operand b) {
   builder& g = *a.g;
   const node &p = *a, &q = *b.e;
   if (is_scalar(p) || is_scalar(q)) return {&g, make_node::mul(g, a.i, b.e.i, b.line)};
   if (p.d[3] == dim{1} && p.d[2] == q.d[2] && q.d[3] != dim{1}) return {&g, make_node::mul(g, a.i, b.e.i, b.line)};
   return {&g, make_node::matmul(g, a.i, b.e.i, false, false, b.line)};
 }
-constexpr ex operator+(ex a, at b) { return {a.g, make_node::add(*a.g, a.i, b.e.i, b.line)}; }
-constexpr ex operator-(ex a, at b) { return {a.g, make_node::sub(*a.g, a.i, b.e.i, b.line)}; }
-constexpr ex operator/(ex a, at b) { return {a.g, make_node::div(*a.g, a.i, b.e.i, b.line)}; }
-constexpr ex mul(ex a, at b) { return {a.g, make_node::mul(*a.g, a.i, b.e.i, b.line)}; }
-constexpr at same_as(at like, double s) { return {{like.e.g, like.e.g->constant(s)}, like.line}; }
-constexpr ex operator*(double s, at b) { return same_as(b, s).e * b; }
-constexpr ex operator+(double s, at b) { return same_as(b, s).e + b; }
-constexpr ex operator-(double s, at b) { return same_as(b, s).e - b; }
-constexpr ex operator/(double s, at b) { return same_as(b, s).e / b; }
-constexpr ex operator*(at a, double s) { return s * a; }
-constexpr ex operator+(at a, double s) { return a.e + same_as(a, s); }
-constexpr ex operator-(at a, double s) { return a.e - same_as(a, s); }
-constexpr ex operator/(at a, double s) { return a.e / same_as(a, s); }
-constexpr ex operator-(at a) { return -1.0 * a; }
-constexpr ex& operator+=(ex& a, at b) { return a = a + b; }
-constexpr ex& operator-=(ex& a, at b) { return a = a - b; }
-constexpr ex& operator*=(ex& a, at b) { return a = a * b; }
-constexpr ex& operator/=(ex& a, at b) { return a = a / b; }
-constexpr ex max(ex a, at b) { return {a.g, make_node::pointwise(*a.g, op::maximum, a.i, b.e.i, b.line)}; }
-constexpr ex min(ex a, at b) { return {a.g, make_node::pointwise(*a.g, op::minimum, a.i, b.e.i, b.line)}; }
-constexpr ex t(at a) { return {a.e.g, make_node::transpose(*a.e.g, a.e.i, a.line)}; }
-constexpr ex sqrt(at a) { return {a.e.g, make_node::unary(*a.e.g, op::sqrt, a.e.i, a.line)}; }
-constexpr ex exp(at a) { return {a.e.g, make_node::unary(*a.e.g, op::exp, a.e.i, a.line)}; }
-constexpr ex log(at a) { return {a.e.g, make_node::unary(*a.e.g, op::log, a.e.i, a.line)}; }
-constexpr ex sin(at a) { return {a.e.g, make_node::unary(*a.e.g, op::sin, a.e.i, a.line)}; }
-constexpr ex cos(at a) { return {a.e.g, make_node::unary(*a.e.g, op::cos, a.e.i, a.line)}; }
-constexpr ex erf(at a) { return {a.e.g, make_node::unary(*a.e.g, op::erf, a.e.i, a.line)}; }
-constexpr ex silu(at a) { return {a.e.g, make_node::unary(*a.e.g, op::silu, a.e.i, a.line)}; }
-constexpr ex gelu(at a) { return {a.e.g, make_node::unary(*a.e.g, op::gelu, a.e.i, a.line)}; }
-constexpr ex gelu_tanh(at a) { return {a.e.g, make_node::unary(*a.e.g, op::gelu_tanh, a.e.i, a.line)}; }
-constexpr ex tanh(at a) { return {a.e.g, make_node::unary(*a.e.g, op::tanh, a.e.i, a.line)}; }
-constexpr ex sigmoid(at a) { return {a.e.g, make_node::unary(*a.e.g, op::sigmoid, a.e.i, a.line)}; }
-constexpr ex relu(at a) { return {a.e.g, make_node::unary(*a.e.g, op::relu, a.e.i, a.line)}; }
-constexpr ex detach(at a) { return {a.e.g, make_node::unary(*a.e.g, op::detach, a.e.i, a.line)}; }
-constexpr ex row_dot(ex a, at b) { return {a.g, make_node::row_dot(*a.g, a.i, b.e.i, b.line)}; }
-constexpr ex row_norm(at a) { return sqrt({row_dot(a.e, a), a.line}); }
-constexpr ex col_norm(at a) {
+constexpr ex operator+(ex a, operand b) { return {a.g, make_node::add(*a.g, a.i, b.e.i, b.line)}; }
+constexpr ex operator-(ex a, operand b) { return {a.g, make_node::sub(*a.g, a.i, b.e.i, b.line)}; }
+constexpr ex operator/(ex a, operand b) { return {a.g, make_node::div(*a.g, a.i, b.e.i, b.line)}; }
+constexpr ex mul(ex a, operand b) { return {a.g, make_node::mul(*a.g, a.i, b.e.i, b.line)}; }
+constexpr operand same_as(operand like, double s) { return {{like.e.g, like.e.g->constant(s)}, like.line}; }
+constexpr ex operator*(double s, operand b) { return same_as(b, s).e * b; }
+constexpr ex operator+(double s, operand b) { return same_as(b, s).e + b; }
+constexpr ex operator-(double s, operand b) { return same_as(b, s).e - b; }
+constexpr ex operator/(double s, operand b) { return same_as(b, s).e / b; }
+constexpr ex operator*(operand a, double s) { return s * a; }
+constexpr ex operator+(operand a, double s) { return a.e + same_as(a, s); }
+constexpr ex operator-(operand a, double s) { return a.e - same_as(a, s); }
+constexpr ex operator/(operand a, double s) { return a.e / same_as(a, s); }
+constexpr ex operator-(operand a) { return -1.0 * a; }
+constexpr ex& operator+=(ex& a, operand b) { return a = a + b; }
+constexpr ex& operator-=(ex& a, operand b) { return a = a - b; }
+constexpr ex& operator*=(ex& a, operand b) { return a = a * b; }
+constexpr ex& operator/=(ex& a, operand b) { return a = a / b; }
+constexpr ex max(ex a, operand b) { return {a.g, make_node::pointwise(*a.g, op::maximum, a.i, b.e.i, b.line)}; }
+constexpr ex min(ex a, operand b) { return {a.g, make_node::pointwise(*a.g, op::minimum, a.i, b.e.i, b.line)}; }
+constexpr ex t(operand a) { return {a.e.g, make_node::transpose(*a.e.g, a.e.i, a.line)}; }
+constexpr ex sqrt(operand a) { return {a.e.g, make_node::unary(*a.e.g, op::sqrt, a.e.i, a.line)}; }
+constexpr ex exp(operand a) { return {a.e.g, make_node::unary(*a.e.g, op::exp, a.e.i, a.line)}; }
+constexpr ex log(operand a) { return {a.e.g, make_node::unary(*a.e.g, op::log, a.e.i, a.line)}; }
+constexpr ex sin(operand a) { return {a.e.g, make_node::unary(*a.e.g, op::sin, a.e.i, a.line)}; }
+constexpr ex cos(operand a) { return {a.e.g, make_node::unary(*a.e.g, op::cos, a.e.i, a.line)}; }
+constexpr ex erf(operand a) { return {a.e.g, make_node::unary(*a.e.g, op::erf, a.e.i, a.line)}; }
+constexpr ex silu(operand a) { return {a.e.g, make_node::unary(*a.e.g, op::silu, a.e.i, a.line)}; }
+constexpr ex gelu(operand a) { return {a.e.g, make_node::unary(*a.e.g, op::gelu, a.e.i, a.line)}; }
+constexpr ex gelu_tanh(operand a) { return {a.e.g, make_node::unary(*a.e.g, op::gelu_tanh, a.e.i, a.line)}; }
+constexpr ex tanh(operand a) { return {a.e.g, make_node::unary(*a.e.g, op::tanh, a.e.i, a.line)}; }
+constexpr ex sigmoid(operand a) { return {a.e.g, make_node::unary(*a.e.g, op::sigmoid, a.e.i, a.line)}; }
+constexpr ex relu(operand a) { return {a.e.g, make_node::unary(*a.e.g, op::relu, a.e.i, a.line)}; }
+constexpr ex detach(operand a) { return {a.e.g, make_node::unary(*a.e.g, op::detach, a.e.i, a.line)}; }
+constexpr ex row_dot(ex a, operand b) { return {a.g, make_node::row_dot(*a.g, a.i, b.e.i, b.line)}; }
+constexpr ex row_norm(operand a) { return sqrt({row_dot(a.e, a), a.line}); }
+constexpr ex col_norm(operand a) {
   const ex column = row_norm({t(a), a.line});
   return t({column, a.line});
 }
-constexpr ex strict_upper(at a) { return {a.e.g, make_node::unary(*a.e.g, op::upper, a.e.i, a.line)}; }
-constexpr ex inverse(at a) { return {a.e.g, make_node::inverse(*a.e.g, a.e.i, a.line)}; }
-constexpr ex orthonormal(at a) { return {a.e.g, make_node::unary(*a.e.g, op::orthonormal, a.e.i, a.line)}; }
+constexpr ex strict_upper(operand a) { return {a.e.g, make_node::unary(*a.e.g, op::upper, a.e.i, a.line)}; }
+constexpr ex inverse(operand a) { return {a.e.g, make_node::inverse(*a.e.g, a.e.i, a.line)}; }
+constexpr ex orthonormal(operand a) { return {a.e.g, make_node::unary(*a.e.g, op::orthonormal, a.e.i, a.line)}; }
 constexpr ex skew(ex packed, extent b, int line = __builtin_LINE()) {
   return {packed.g, make_node::skew(*packed.g, packed.i, b.d, line)};
 }
@@ -1406,11 +1406,11 @@ constexpr ex circulant(ex rows, bool mirrored = false, int line = __builtin_LINE
 constexpr ex neumann(ex q, extent terms, int line = __builtin_LINE()) {
   return {q.g, make_node::neumann(*q.g, q.i, terms.d, line)};
 }
-constexpr ex kron(ex a, at b) { return {a.g, make_node::kron(*a.g, a.i, b.e.i, b.line)}; }
+constexpr ex kron(ex a, operand b) { return {a.g, make_node::kron(*a.g, a.i, b.e.i, b.line)}; }
 constexpr ex repeat(ex a, extent cols, int line = __builtin_LINE()) {
   return {a.g, make_node::repeat(*a.g, a.i, cols.d, line)};
 }
-constexpr ex softmax(at a) { return {a.e.g, make_node::unary(*a.e.g, op::softmax, a.e.i, a.line)}; }
+constexpr ex softmax(operand a) { return {a.e.g, make_node::unary(*a.e.g, op::softmax, a.e.i, a.line)}; }
 constexpr ex topk_softmax(ex a, extent k, int line = __builtin_LINE()) {
   return {a.g, make_node::topk_softmax(*a.g, a.i, k.d, line)};
 }
@@ -1439,18 +1439,22 @@ constexpr ex place(ex values, ex index, extent rows, extent cols, int line = __b
 constexpr ex pick(ex from, ex index, int line = __builtin_LINE()) {
   return {from.g, make_node::pick_column(*from.g, from.i, index.i, line)};
 }
-constexpr ex unrotate(ex w, at blocks) { return {w.g, make_node::rotate(*w.g, w.i, blocks.e.i, true, blocks.line)}; }
-constexpr ex rotate(ex w, at blocks) { return {w.g, make_node::rotate(*w.g, w.i, blocks.e.i, false, blocks.line)}; }
+constexpr ex unrotate(ex w, operand blocks) {
+  return {w.g, make_node::rotate(*w.g, w.i, blocks.e.i, true, blocks.line)};
+}
+constexpr ex rotate(ex w, operand blocks) {
+  return {w.g, make_node::rotate(*w.g, w.i, blocks.e.i, false, blocks.line)};
+}
 constexpr ex orthogonal(ex a) {
   a.g->n[a.i].orthogonal = true;
   return a;
 }
-constexpr ex host(const char* name, at a) {
+constexpr ex host(const char* name, operand a) {
   node v = a.e.g->shaped(op::host, a.e.i, a.e.i, none_id, none_id, a.line);
   v.name = name;
   return {a.e.g, a.e.g->emit(v)};
 }
-constexpr ex host_rows(const char* name, extent rows, at a) {
+constexpr ex host_rows(const char* name, extent rows, operand a) {
   node v = a.e.g->shaped(op::host, a.e.i, a.e.i, none_id, none_id, a.line);
   v.name = name;
   v.tb = true;
@@ -7822,7 +7826,7 @@ struct block_scope {
   constexpr ex soft_capped(ex x, const char* cap, int line = __builtin_LINE()) const {
     if (!has(cap)) return x;
     const ex c = root().scalar({cap, line});
-    return mul(c, {tanh({x / graft::at{c, line}, line}), line});
+    return mul(c, {tanh({x / graft::operand{c, line}, line}), line});
   }
   constexpr ex positions() const { return root().leaf(op::ids, "positions", 1, 1, 1, 1, root().tokens()); }
   constexpr ex cross_entropy(ex logits, int line = __builtin_LINE()) const {
@@ -7941,7 +7945,7 @@ struct block_scope {
   constexpr ex expert_weight(leaf_name name, extent rows, extent cols) const {
     return scope{g, path}.leaf(op::base, name, 3, 1, extent{g, expert_count}, rows, cols);
   }
-  static constexpr graft::at at_line(ex a, int line) { return {a, line}; }
+  static constexpr graft::operand at_line(ex a, int line) { return {a, line}; }
   constexpr void measure_balance(ex scores, id table, int line) const {
     const id weights = root().leaf(op::state, {router_loss_names::row_weights, line}, 2, 1, 1, root().tokens(), 1).i;
     const dim experts = scores.cols().d;

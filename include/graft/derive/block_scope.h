@@ -224,7 +224,7 @@ struct block_scope {
   constexpr ex soft_capped(ex x, const char* cap, int line = __builtin_LINE()) const {
     if (!has(cap)) return x;
     const ex c = root().scalar({cap, line});
-    return mul(c, {tanh({x / graft::at{c, line}, line}), line});
+    return mul(c, {tanh({x / graft::operand{c, line}, line}), line});
   }
   // The call supplies the position of each row in its sequence.
   constexpr ex positions() const { return root().leaf(op::ids, "positions", 1, 1, 1, 1, root().tokens()); }
@@ -352,7 +352,7 @@ struct block_scope {
   constexpr ex expert_weight(leaf_name name, extent rows, extent cols) const {
     return scope{g, path}.leaf(op::base, name, 3, 1, extent{g, expert_count}, rows, cols);
   }
-  static constexpr graft::at at_line(ex a, int line) { return {a, line}; }
+  static constexpr graft::operand at_line(ex a, int line) { return {a, line}; }
   // Adds what the auxiliary loss of routers is made of to the outputs (model/router_loss.h): of each expert the number
   // of rows that chose it and the sum of its softmax over all rows. A row counts as often as the call says.
   constexpr void measure_balance(ex scores, id table, int line) const {
