@@ -627,7 +627,7 @@ template <int Nodes, int Sizes, int Paths, int Needs, int Outs> struct stored_gr
   }
 };
 template <int Nodes, int Sizes, int Paths, int Needs, int Outs>
-constexpr stored_graph<Nodes, Sizes, Paths, Needs, Outs> store(const graph& from) {
+constexpr stored_graph<Nodes, Sizes, Paths, Needs, Outs> store_graph(const graph& from) {
   stored_graph<Nodes, Sizes, Paths, Needs, Outs> g;
   g.of = counts_of(from);
   if (!g.fits()) return g;
@@ -2922,7 +2922,7 @@ constexpr node_set reachable(const graph& g) {
   }
   return s;
 }
-constexpr node_set below(const graph& g, id root) {
+constexpr node_set dependencies(const graph& g, id root) {
   node_set s(root + 1);
   bool* const in = s.in.data();
   if (root >= 0) in[root] = true;
@@ -2938,7 +2938,7 @@ constexpr node_set below(const graph& g, id root) {
 constexpr bool contains(const graph& g, id root, op what) {
   if (root < 0 || g.n[root].what == what) return root >= 0;
   if (g.n[root].a < 0) return false;
-  const node_set s = below(g, root);
+  const node_set s = dependencies(g, root);
   const bool* const in = s.in.data();
   for (id i = 0; i <= root; ++i)
     if (in[i] && g.n[i].what == what) return true;
@@ -3676,7 +3676,7 @@ constexpr bool is_bare(const gemm_slots& p) {
       continue;
     for (gemm_slots& host : products) {
       if (host.x != t.x || !detail::is_bare(host) || host.weight_is_nt || base_leaf(g, host.weight) < 0) continue;
-      if (below(g, host.result)[t.result]) continue;  // it depends on T itself
+      if (dependencies(g, host.result)[t.result]) continue;  // it depends on T itself
       low_rank_branch branch;
       branch.a = t.weight, branch.a_rank_major = t.weight_is_nt, branch.s = t.result, branch.rank = g[t.result].d[3];
       branch.stores_shrink = true, branch.expands = false;
@@ -4364,7 +4364,7 @@ constexpr bool fuses_input_norm(const graph& previous, const Plan& its, const si
     for (int at = 0; at < products.size(); ++at) {
       const gemm_slots& p = products[at];
       if (!hosts(p)) continue;
-      const node_set needed = below(g, p.result);
+      const node_set needed = dependencies(g, p.result);
       node_set made(g.size);  // computed by this launch
       for (const id i : p.inside) made.add(i);
       const bool columnwise = hosts_column_wgrad(p);
@@ -4803,7 +4803,7 @@ namespace graft {
 }
 [[gnu::cold, gnu::noinline]] constexpr long long base_count(const graph& g, id w) {
   if (!g.n[w].from_base) return 0;
-  const node_set s = below(g, w);
+  const node_set s = dependencies(g, w);
   const bool* const in = s.in.data();
   long long most = 0;
   for (id i = 0; i <= w; ++i)
@@ -6017,7 +6017,7 @@ constexpr builder capture(const layer_formula& f, lowering level, bool keep_grad
   return simplified(g, level);
 }
 [[gnu::cold]] constexpr id with_detached_parameters(builder& g, id root) {
-  const node_set needed = below(g, root);
+  const node_set needed = dependencies(g, root);
   sequence<id> moved_to(root + 1, none_id);
   for (id i = 0; i <= root; ++i) {
     if (!needed[i]) continue;
@@ -6094,13 +6094,13 @@ constexpr unmerge_facts unmerge_facts_of(const layer_formula& f) {
   return {w.possible, b.possible && b.saved_from.empty(), w.saved_from.size()};
 }
 template <builder (*Function)(const layer_formula&), class Layer> struct captured {
-  static constexpr auto preallocated = store<48, 32, 8, 16, 16>(Function(Layer::value));
+  static constexpr auto preallocated = store_graph<48, 32, 8, 16, 16>(Function(Layer::value));
   static constexpr graph_counts n = preallocated.of;
   static constexpr auto exact() {
     if constexpr (preallocated.fits())
-      return store<n.nodes, n.sizes, n.paths, n.needs, n.outs>(preallocated);
+      return store_graph<n.nodes, n.sizes, n.paths, n.needs, n.outs>(preallocated);
     else
-      return store<n.nodes, n.sizes, n.paths, n.needs, n.outs>(Function(Layer::value));
+      return store_graph<n.nodes, n.sizes, n.paths, n.needs, n.outs>(Function(Layer::value));
   }
   static constexpr auto stored = exact();
 };
@@ -8561,7 +8561,7 @@ constexpr builder block_forward(const block_value& v) { return capture_forward(v
 constexpr builder block_backward(const block_value& v) { return capture_backward(v.formula, v.options); }
 template <builder (*Function)(const block_value&), class Block> struct captured_block {
   static constexpr graph_counts n = counts_of(Function(Block::value));
-  static constexpr auto stored = store<n.nodes, n.sizes, n.paths, n.needs, n.outs>(Function(Block::value));
+  static constexpr auto stored = store_graph<n.nodes, n.sizes, n.paths, n.needs, n.outs>(Function(Block::value));
 };
 template <class Block> struct block_element { using type = float; };
 template <class Block>

@@ -18,7 +18,7 @@ std::string why_no_gpu();
 inline long long tokens_of(const graft::layer_graphs& graphs, const graft::view& x) {
   graft::size_values s;
   const graft::id at = graphs.literal.find("x");
-  if (at < 0 || !graft::fit(graphs.literal, at, x, s)) return x.size[0];
+  if (at < 0 || !graft::solve_sizes(graphs.literal, at, x, s)) return x.size[0];
   return graphs.literal.sizes.tokens(s);
 }
 

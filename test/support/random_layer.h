@@ -143,7 +143,7 @@ template <class Real> struct random_layer {
       const std::string name = g.name(k).c_str();
       if (views.contains(name)) continue;
       const auto n = static_cast<std::size_t>(count(g, static_cast<id>(k), s));
-      const axes a = listed_axes(v);
+      const axis_range a = listed_axes(v);
       view w{nullptr, storage<Real>::type, {1, 1, 1, 1}, a.last - a.first};
       for (int d = a.first; d < a.last; ++d) w.size[d - a.first] = g.sizes.value(v.d[d], s);
       if (v.what == op::ids) {

@@ -41,7 +41,7 @@ status set_synthetic_tensors(const bench_options& o, const Give& give, const Sca
     if (v.what == op::scalar)
       if (status done = scalar(g.name(i).c_str()); !done) return done;
     if (v.what != op::base && v.what != op::frozen && v.what != op::param && v.what != op::index) continue;
-    const axes a = listed_axes(v);
+    const axis_range a = listed_axes(v);
     view shape{nullptr, dtype::f32, {1, 1, 1, 1}, a.last - a.first};
     for (int d = a.first; d < a.last; ++d) shape.size[d - a.first] = g.sizes.value(v.d[d], s);
     for (int d = 0; d < shape.rank; ++d)
@@ -58,7 +58,7 @@ template <class Layer> view shape_of_input(long long tokens, const bench_options
   const graph& g = derived_of<Layer>::literal;
   const size_values s = bench_sizes<Layer>(g, tokens, o);
   const id x = g.find("x");
-  const axes a = listed_axes(g[x]);
+  const axis_range a = listed_axes(g[x]);
   view shape{nullptr, g[x].what == op::ids ? dtype::i64 : dtype::f32, {1, 1, 1, 1}, a.last - a.first};
   for (int d = a.first; d < a.last; ++d) shape.size[d - a.first] = g.sizes.value(g[x].d[d], s);
   return shape;

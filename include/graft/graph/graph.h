@@ -132,7 +132,7 @@ template <int Nodes, int Sizes, int Paths, int Needs, int Outs> struct stored_gr
   }
 };
 template <int Nodes, int Sizes, int Paths, int Needs, int Outs>
-constexpr stored_graph<Nodes, Sizes, Paths, Needs, Outs> store(const graph& from) {
+constexpr stored_graph<Nodes, Sizes, Paths, Needs, Outs> store_graph(const graph& from) {
   stored_graph<Nodes, Sizes, Paths, Needs, Outs> g;
   g.of = counts_of(from);
   if (!g.fits()) return g;

@@ -42,7 +42,7 @@ constexpr builder block_backward(const block_value& v) { return capture_backward
 
 template <builder (*Function)(const block_value&), class Block> struct captured_block {
   static constexpr graph_counts n = counts_of(Function(Block::value));
-  static constexpr auto stored = store<n.nodes, n.sizes, n.paths, n.needs, n.outs>(Function(Block::value));
+  static constexpr auto stored = store_graph<n.nodes, n.sizes, n.paths, n.needs, n.outs>(Function(Block::value));
 };
 
 template <class Block> struct block_element { using type = float; };

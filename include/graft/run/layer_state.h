@@ -55,7 +55,7 @@ class layer_state {
     if (status fits = check_type(g, i, v); !fits) return fits;
     size_values others, all;
     if (status fits = solve(g, others, name); !fits) return fits;
-    if (status fits = fit(g, i, v, others); !fits) return fits;  // so that the error is about this tensor
+    if (status fits = solve_sizes(g, i, v, others); !fits) return fits;  // so that the error is about this tensor
     if (status fits = solve(g, all, name, &v); !fits) return fits;
     stored_value& h = of(name);
     h.tensor = v, h.has_tensor = true;
@@ -114,7 +114,7 @@ class layer_state {
     if (!is_valid(v)) return invalid_view("tensor ", g.name(i), v);
     if (v.data == nullptr && v.count() != 0) return fail("tensor '", g.name(i), "' has no data");
     if (status fits = check_type(g, i, v); !fits) return fits;
-    return fit(g, i, v, s);
+    return solve_sizes(g, i, v, s);
   }
   // Whether each value of a call with these sizes is small enough for any memory.
   [[gnu::cold]] static bool fits_memory(const graph& g, const size_values& s) {
@@ -215,7 +215,7 @@ class layer_state {
                                    : h != nullptr && h->has_tensor  ? &h->tensor
                                                                     : nullptr;
         if (tensor == nullptr) continue;
-        if (status fits = fit(g, k, *tensor, s); !fits) return fits;
+        if (status fits = solve_sizes(g, k, *tensor, s); !fits) return fits;
       }
     if (const requirement* r = first_violated(g, s)) return error{describe(g, *r, s)};
     return ok;

@@ -144,7 +144,7 @@ constexpr bool is_bare(const gemm_slots& p) {
       continue;
     for (gemm_slots& host : products) {
       if (host.x != t.x || !detail::is_bare(host) || host.weight_is_nt || base_leaf(g, host.weight) < 0) continue;
-      if (below(g, host.result)[t.result]) continue;  // it depends on T itself
+      if (dependencies(g, host.result)[t.result]) continue;  // it depends on T itself
       low_rank_branch branch;
       branch.a = t.weight, branch.a_rank_major = t.weight_is_nt, branch.s = t.result, branch.rank = g[t.result].d[3];
       branch.stores_shrink = true, branch.expands = false;

@@ -153,7 +153,7 @@ constexpr bool fuses_input_norm(const graph& previous, const Plan& its, const si
     for (int at = 0; at < products.size(); ++at) {
       const gemm_slots& p = products[at];
       if (!hosts(p)) continue;
-      const node_set needed = below(g, p.result);
+      const node_set needed = dependencies(g, p.result);
       node_set made(g.size);  // computed by this launch
       for (const id i : p.inside) made.add(i);
       const bool columnwise = hosts_column_wgrad(p);
