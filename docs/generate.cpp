@@ -115,7 +115,7 @@ long long parameters(const layer& l, const base_shape& shape) {
   const graph& g = l.graphs.merge;
   const graft::size_values s = bind(l, g, shape, 1);
   for (id i = 0; i < g.size; ++i)
-    if (g[i].what == op::param) n += graft::count(g, i, s);
+    if (g[i].what == op::param) n += graft::element_count(g, i, s);
   return n;
 }
 

@@ -650,7 +650,7 @@ constexpr bool is_scalar(const node& v) {
     if (v.d[i].v != 1) return false;
   return true;
 }
-[[gnu::noinline]] constexpr long long count(const graph& g, id i, const size_values& s) {
+[[gnu::noinline]] constexpr long long element_count(const graph& g, id i, const size_values& s) {
   long long n = 1;
   for (dim d : g[i].d) {
     const long long v = g.sizes.value(d, s);
@@ -3051,7 +3051,9 @@ struct rowwise_launch {
   constexpr bool found() const { return inside.size() > 1; }
   constexpr id anchor() const { return norm >= 0 ? norm : result; }
   constexpr const char* name(const graph&) const { return norm >= 0 ? "rowwise" : "elementwise"; }
-  template <class Facts> constexpr int kernels(const Facts& in) const { return count(in.g, result, in.s) == 0 ? 0 : 1; }
+  template <class Facts> constexpr int kernels(const Facts& in) const {
+    return element_count(in.g, result, in.s) == 0 ? 0 : 1;
+  }
   template <class Planner> static constexpr void match(Planner& by);
   template <class Planner> static constexpr void add(Planner& by, int index, id i);
 };
@@ -3222,7 +3224,9 @@ struct wgrad_sum {
   id scaled = none_id, scale = none_id;  // left ⊙ scale, which the launch stores too; scale is precomputed
   constexpr id anchor() const { return product; }
   constexpr const char* name(const graph&) const { return "GEMM"; }
-  template <class Facts> constexpr int kernels(const Facts& in) const { return count(in.g, result, in.s) == 0 ? 0 : 1; }
+  template <class Facts> constexpr int kernels(const Facts& in) const {
+    return element_count(in.g, result, in.s) == 0 ? 0 : 1;
+  }
   template <class F> constexpr void each_wgrad(int index, F f) const { f(index); }
   template <class Planner> constexpr void add_nodes(Planner& by) const {
     by.add(product, launch_slot::reduce);
@@ -3579,7 +3583,9 @@ struct dropout_gemm {
   constexpr bool found() const { return form_kind != form::none; }
   constexpr id anchor() const { return terms[0].product; }
   constexpr const char* name(const graph&) const { return "GEMM"; }
-  template <class Facts> constexpr int kernels(const Facts& in) const { return count(in.g, result, in.s) == 0 ? 0 : 1; }
+  template <class Facts> constexpr int kernels(const Facts& in) const {
+    return element_count(in.g, result, in.s) == 0 ? 0 : 1;
+  }
   template <class Planner> static constexpr void match(Planner& by);
   template <class Planner> static constexpr void add(Planner& by, int index, id i);
 };
@@ -4109,7 +4115,7 @@ constexpr bool fuses_chain(const graph& g, const matrix_chain& c, const size_val
 }
 template <class Facts> constexpr int matrix_chain::kernels(const Facts& in) const {
   if (fuses_chain(in.g, *this, in.s, in.type, in.p.to.template can<matrix_chain>()))
-    return count(in.g, result, in.s) == 0 ? 0 : sums() ? 2 : 1;
+    return element_count(in.g, result, in.s) == 0 ? 0 : sums() ? 2 : 1;
   int n = 0;
   for (const id i : inside()) n += nodes_launch::kernels_of(in, i);
   return n;
@@ -4241,7 +4247,7 @@ constexpr bool fuses_stack(const graph& g, const matrix_stack& s, const size_val
 }
 template <class Facts> constexpr int matrix_stack::kernels(const Facts& in) const {
   if (fuses_stack(in.g, *this, in.s, in.p.to.template can<matrix_stack>()))
-    return count(in.g, anchor(), in.s) == 0 ? 0 : 1;
+    return element_count(in.g, anchor(), in.s) == 0 ? 0 : 1;
   int n = 0;
   for (const id i : inside) n += nodes_launch::kernels_of(in, i);
   return n;
@@ -6467,7 +6473,7 @@ struct cost {
 };
 [[gnu::cold]] constexpr long long flops_of(const graph& g, id i, const size_values& s) {
   const node& v = g[i];
-  const long long n = count(g, i, s);
+  const long long n = element_count(g, i, s);
   auto size = [&](id a, int k) { return g.sizes.value(g[a].d[k], s); };
   switch (traits_of(v.what).kind) {
     case op_class::leaf:
@@ -6482,11 +6488,11 @@ struct cost {
       const long long matrices = v.sum ? size(v.a, 0) * size(v.a, 1) : 1;
       return saturating_multiply(saturating_multiply(2 * inner, matrices), n);
     }
-    case op_class::reduction: return saturating_multiply(v.what == op::row_dot ? 2 : 1, count(g, v.a, s));
+    case op_class::reduction: return saturating_multiply(v.what == op::row_dot ? 2 : 1, element_count(g, v.a, s));
     case op_class::rotation: {
       const id blocks = v.what == op::rotate ? v.b : v.c;
       const long long each =
-          saturating_multiply(saturating_multiply(2 * size(blocks, 3), size(blocks, 0)), count(g, v.a, s));
+          saturating_multiply(saturating_multiply(2 * size(blocks, 3), size(blocks, 0)), element_count(g, v.a, s));
       return v.what == op::rotate ? each : saturating_multiply(3, each);
     }
     case op_class::algebra:
@@ -6522,11 +6528,11 @@ struct cost {
   const node_set live = reachable(g);
   node_set counted(g.size);
   auto bytes = [&](id i, dtype t) {
-    const long long n = count(g, i, s);
+    const long long n = element_count(g, i, s);
     return saturating_add(saturating_multiply(n / 8, bits_of(t)), (n % 8 * bits_of(t) + 7) / 8);
   };
   auto stored_bytes = [&](id i) {
-    const long long n = count(g, i, s), cols = g.sizes.value(g[i].d[3], s);
+    const long long n = element_count(g, i, s), cols = g.sizes.value(g[i].d[3], s);
     if (stored.plain()) return bytes(i, stored.type);
     return cols == 0 || n == cols || n > (1LL << 50) ? bytes(i, moved) : bytes_of(stored, n / cols, cols);
   };
@@ -6544,7 +6550,7 @@ struct cost {
       add(c.bytes, v.what == op::base ? stored_bytes(i) : bytes(i, moved));
     if (!computed) return;
     add(c.precomputed_bytes, bytes(i, moved));
-    if (count(g, i, s) > c.largest_precomputed) c.largest_precomputed = count(g, i, s);
+    if (element_count(g, i, s) > c.largest_precomputed) c.largest_precomputed = element_count(g, i, s);
   };
   for (id i = 0; i < g.size; ++i) {
     const node& v = g[i];
@@ -6577,9 +6583,9 @@ struct cost {
     const node& v = g[i];
     const bool is_reused = !reused.empty() && reused[i] && when.of[i] == stage::parameter;
     if (!live[i] || is_leaf(v.what) || v.what == op::reshape || when.of[i] == stage::load || is_reused) continue;
-    double elements = static_cast<double>(count(g, i, s));
+    double elements = static_cast<double>(element_count(g, i, s));
     for (int k = 0; k < 3; ++k)
-      if (v.operand(k) >= 0) elements += static_cast<double>(count(g, v.operand(k), s));
+      if (v.operand(k) >= 0) elements += static_cast<double>(element_count(g, v.operand(k), s));
     work += static_cast<double>(flops_of(g, i, s)) + 8 * elements;
   }
   return work;
@@ -6636,7 +6642,7 @@ constexpr int kernel_count(const graph& g, const launch_plan& p, const launch& l
                            const quant_format& stored) {
   int n = 0;
   p.visit(l, [&](const auto& one) { n = one.kernels(launch_facts{g, p, s, type, stored}); });
-  for (const id i : padded_operands(g, p, l, s, type)) n += count(g, i, s) == 0 ? 0 : 1;
+  for (const id i : padded_operands(g, p, l, s, type)) n += element_count(g, i, s) == 0 ? 0 : 1;
   return n;
 }
 constexpr int kernel_count(const graph& g, const launch_plan& p, const size_values& s, dtype type,
@@ -6974,7 +6980,7 @@ template <class Layer, const target& To> struct plan_of {
       if (g[i].what == op::base && same_text(g[i].name, "weight")) {
         for (const dim size : g[i].d)
           if (g.sizes.value(size, s) == unknown) return static_cast<long long>(unknown);
-        return count(g, i, s) * bits_of(stored) / 8;
+        return element_count(g, i, s) * bits_of(stored) / 8;
       }
     return static_cast<long long>(unknown);
   }();
@@ -7403,7 +7409,8 @@ template <class Layer, const target& To> struct explained {
     const size_values s = with_nominals(g, static_sizes<Layer>(g));
     for (id i = 0; i < g.size; ++i) {
       if (g[i].what != op::base || !same_text(g[i].name, "weight")) continue;
-      const long long n = count(g, i, s), cols = g.sizes.value(g[i].d[3], s), bytes = bytes_of(format, n / cols, cols);
+      const long long n = element_count(g, i, s), cols = g.sizes.value(g[i].d[3], s),
+                      bytes = bytes_of(format, n / cols, cols);
       const long long hundredths = (bytes * 800 + n / 2) / n;
       t << ", " << hundredths / 100 << '.' << hundredths / 10 % 10 << hundredths % 10
         << " bits per weight with scales: ";
@@ -8616,7 +8623,7 @@ template <block_type Block, const target& To> struct plan_of<Block, To> {
     const graph g = pair.forward;
     const size_values s = block_sizes_at<Block>(g, tokens);
     long long elements = 0;
-    for (int k = d::forward.outs; k < g.outs; ++k) elements += count(g, g.out[k].at, s);
+    for (int k = d::forward.outs; k < g.outs; ++k) elements += element_count(g, g.out[k].at, s);
     return elements * bits_of(computed) / 8;
   }
  private:

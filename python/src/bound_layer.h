@@ -112,7 +112,7 @@ template <class Engine> class bound_layer {
       size_values s = sizes;
       g.sizes.set_tokens(s, rows);
       long long n = 0;
-      for (int k = first_saved(); k < g.outs; ++k) n += count(g, g.out[k].at, s);
+      for (int k = first_saved(); k < g.outs; ++k) n += element_count(g, g.out[k].at, s);
       return n;
     }
     // The counted work of a step, as graft/run/training_variants.h counts it.

@@ -65,7 +65,7 @@ struct tensors {
       const node& v = g[i];
       if (!is_leaf(v.what)) continue;
       view& to = leaves[i];
-      const long long n = count(g, i, sizes), columns = g.sizes.value(v.d[3], sizes);
+      const long long n = element_count(g, i, sizes), columns = g.sizes.value(v.d[3], sizes);
       const std::string name = g.name(i).c_str();
       to.rank = 0;
       for (int axis = 2; axis < 4; ++axis) to.size[to.rank++] = g.sizes.value(v.d[axis], sizes);
@@ -138,7 +138,7 @@ ran run(const graph& g, const tensors& t, const target& to, long long rows) {
   c.data = t.leaves;
   std::deque<gpu::buffer> out;
   for (int k = 0; k < g.outs; ++k) {
-    const long long n = count(g, g.out[k].at, t.sizes);
+    const long long n = element_count(g, g.out[k].at, t.sizes);
     REQUIRE(bool(out.emplace_back().reserve(n * 4)));
     c.outputs[k] = {out.back().data(), dtype::f32, {n}, 1};
   }
@@ -150,7 +150,7 @@ ran run(const graph& g, const tensors& t, const target& to, long long rows) {
   r.kernels = gpu::launch_count() - before;
   REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
   for (int k = 0; k < g.outs; ++k) {
-    std::vector<float>& y = r.outputs.emplace_back(static_cast<std::size_t>(count(g, g.out[k].at, t.sizes)));
+    std::vector<float>& y = r.outputs.emplace_back(static_cast<std::size_t>(element_count(g, g.out[k].at, t.sizes)));
     REQUIRE(cudaMemcpy(y.data(), out[static_cast<std::size_t>(k)].data(), y.size() * 4, cudaMemcpyDeviceToHost) ==
             cudaSuccess);
   }

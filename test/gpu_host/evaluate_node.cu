@@ -200,7 +200,7 @@ void agree(const graph& g, id i, const size_values& s, const gpu::operands<Real>
   const node& v = g[i];
   met.insert(v.what);
   const gpu::evaluator<Real> evaluate{g, s};
-  const long long n = count(g, i, s), extra = evaluate.scratch(i);
+  const long long n = element_count(g, i, s), extra = evaluate.scratch(i);
   wide<Real> a(x.a), b(x.b), c(x.c);
   for (const int accumulate : {0, 1, -1}) {
     if (accumulate != 0 && v.what != op::matmul) continue;
@@ -228,7 +228,7 @@ void agree(const graph& g, id i, const size_values& s, const gpu::operands<Real>
       return t;
     };
     gpu::operands<Real> y{there(x.a), there(x.b), there(x.c)};
-    if (x.ids != nullptr) y.ids = device().put(x.ids, count(g, v.b, s));
+    if (x.ids != nullptr) y.ids = device().put(x.ids, element_count(g, v.b, s));
     result = stored<Real>(begin, to);
     const gpu::element_ptr<Real> out(device().put(result.bytes.data(), static_cast<long long>(result.bytes.size())),
                                      to);

@@ -262,7 +262,7 @@ constexpr builder product_graph() {
   return s.g;
 }
 constexpr graph_counts parts = counts_of(product_graph());
-constexpr auto stored = store<parts.nodes, parts.sizes, parts.paths, parts.needs, parts.outs>(product_graph());
+constexpr auto stored = store_graph<parts.nodes, parts.sizes, parts.paths, parts.needs, parts.outs>(product_graph());
 
 }  // namespace
 

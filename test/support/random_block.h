@@ -62,7 +62,7 @@ struct random_block {
         block.values.tensors[name] = view_of(indices[name].data(), 2, 19);
       }
       if (traits_of(v.what).from != source::tensor || traits_of(v.what).known_at == stage::call) continue;
-      fill(data[name], count(g, i, s));
+      fill(data[name], element_count(g, i, s));
       view t{data[name].data(), dtype::f64};
       const axis_range listed = listed_axes(v);
       for (int k = listed.first; k < listed.last; ++k) t.size[t.rank++] = graph(g).sizes.value(v.d[k], s);

@@ -65,7 +65,7 @@ template <class Layer> view shape_of_input(long long tokens, const bench_options
 }
 template <class Layer> long long outputs_of(long long tokens, const bench_options& o) {
   const graph& g = derived_of<Layer>::literal;
-  return count(g, g.result("y"), bench_sizes<Layer>(g, tokens, o));
+  return element_count(g, g.result("y"), bench_sizes<Layer>(g, tokens, o));
 }
 template <class Layer> long long parameters_and_weights(const bench_options& o) {
   long long n = 0;
@@ -98,10 +98,11 @@ template <class Layer> eager_work eager_work_at(long long tokens, const bench_op
     if (!live[i] || is_leaf(v.what) || v.what == op::reshape || !each_call) continue;
     w.launches += 1;
     w.does.flops += flops_of(g, i, s);
-    w.does.bytes += count(g, i, s) * bits / 8;
+    w.does.bytes += element_count(g, i, s) * bits / 8;
     for (int k = 0; k < 3; ++k)
       if (v.operand(k) >= 0)
-        w.does.bytes += count(g, traits_of(v.what).axes == flow::look_up && k == 0 ? i : v.operand(k), s) * bits / 8;
+        w.does.bytes +=
+            element_count(g, traits_of(v.what).axes == flow::look_up && k == 0 ? i : v.operand(k), s) * bits / 8;
   }
   return w;
 }

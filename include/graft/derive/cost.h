@@ -28,7 +28,7 @@ struct cost {
 
 [[gnu::cold]] constexpr long long flops_of(const graph& g, id i, const size_values& s) {
   const node& v = g[i];
-  const long long n = count(g, i, s);
+  const long long n = element_count(g, i, s);
   auto size = [&](id a, int k) { return g.sizes.value(g[a].d[k], s); };
   switch (traits_of(v.what).kind) {
     case op_class::leaf:
@@ -43,11 +43,11 @@ struct cost {
       const long long matrices = v.sum ? size(v.a, 0) * size(v.a, 1) : 1;
       return saturating_multiply(saturating_multiply(2 * inner, matrices), n);
     }
-    case op_class::reduction: return saturating_multiply(v.what == op::row_dot ? 2 : 1, count(g, v.a, s));
+    case op_class::reduction: return saturating_multiply(v.what == op::row_dot ? 2 : 1, element_count(g, v.a, s));
     case op_class::rotation: {
       const id blocks = v.what == op::rotate ? v.b : v.c;
       const long long each =
-          saturating_multiply(saturating_multiply(2 * size(blocks, 3), size(blocks, 0)), count(g, v.a, s));
+          saturating_multiply(saturating_multiply(2 * size(blocks, 3), size(blocks, 0)), element_count(g, v.a, s));
       return v.what == op::rotate ? each : saturating_multiply(3, each);
     }
     case op_class::algebra:
@@ -86,12 +86,12 @@ struct cost {
   const node_set live = reachable(g);
   node_set counted(g.size);
   auto bytes = [&](id i, dtype t) {
-    const long long n = count(g, i, s);
+    const long long n = element_count(g, i, s);
     return saturating_add(saturating_multiply(n / 8, bits_of(t)), (n % 8 * bits_of(t) + 7) / 8);
   };
   // A quantized weight is read with its scales. A base tensor without two axes is not quantized.
   auto stored_bytes = [&](id i) {
-    const long long n = count(g, i, s), cols = g.sizes.value(g[i].d[3], s);
+    const long long n = element_count(g, i, s), cols = g.sizes.value(g[i].d[3], s);
     if (stored.plain()) return bytes(i, stored.type);
     return cols == 0 || n == cols || n > (1LL << 50) ? bytes(i, moved) : bytes_of(stored, n / cols, cols);
   };
@@ -109,7 +109,7 @@ struct cost {
       add(c.bytes, v.what == op::base ? stored_bytes(i) : bytes(i, moved));
     if (!computed) return;
     add(c.precomputed_bytes, bytes(i, moved));
-    if (count(g, i, s) > c.largest_precomputed) c.largest_precomputed = count(g, i, s);
+    if (element_count(g, i, s) > c.largest_precomputed) c.largest_precomputed = element_count(g, i, s);
   };
   for (id i = 0; i < g.size; ++i) {
     const node& v = g[i];
@@ -148,9 +148,9 @@ struct cost {
     const node& v = g[i];
     const bool is_reused = !reused.empty() && reused[i] && when.of[i] == stage::parameter;
     if (!live[i] || is_leaf(v.what) || v.what == op::reshape || when.of[i] == stage::load || is_reused) continue;
-    double elements = static_cast<double>(count(g, i, s));
+    double elements = static_cast<double>(element_count(g, i, s));
     for (int k = 0; k < 3; ++k)
-      if (v.operand(k) >= 0) elements += static_cast<double>(count(g, v.operand(k), s));
+      if (v.operand(k) >= 0) elements += static_cast<double>(element_count(g, v.operand(k), s));
     work += static_cast<double>(flops_of(g, i, s)) + 8 * elements;
   }
   return work;

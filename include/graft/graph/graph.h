@@ -159,7 +159,7 @@ constexpr bool is_scalar(const node& v) {
     if (v.d[i].v != 1) return false;
   return true;
 }
-[[gnu::noinline]] constexpr long long count(const graph& g, id i, const size_values& s) {
+[[gnu::noinline]] constexpr long long element_count(const graph& g, id i, const size_values& s) {
   long long n = 1;
   for (dim d : g[i].d) {
     const long long v = g.sizes.value(d, s);

@@ -104,7 +104,7 @@ template <block_type Block, const target& To> struct plan_of<Block, To> {
     const graph g = pair.forward;
     const size_values s = block_sizes_at<Block>(g, tokens);
     long long elements = 0;
-    for (int k = d::forward.outs; k < g.outs; ++k) elements += count(g, g.out[k].at, s);
+    for (int k = d::forward.outs; k < g.outs; ++k) elements += element_count(g, g.out[k].at, s);
     return elements * bits_of(computed) / 8;
   }
 

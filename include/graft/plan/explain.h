@@ -168,7 +168,8 @@ template <class Layer, const target& To> struct explained {
     const size_values s = with_nominals(g, static_sizes<Layer>(g));
     for (id i = 0; i < g.size; ++i) {
       if (g[i].what != op::base || !same_text(g[i].name, "weight")) continue;
-      const long long n = count(g, i, s), cols = g.sizes.value(g[i].d[3], s), bytes = bytes_of(format, n / cols, cols);
+      const long long n = element_count(g, i, s), cols = g.sizes.value(g[i].d[3], s),
+                      bytes = bytes_of(format, n / cols, cols);
       const long long hundredths = (bytes * 800 + n / 2) / n;
       t << ", " << hundredths / 100 << '.' << hundredths / 10 % 10 << hundredths % 10
         << " bits per weight with scales: ";

@@ -41,7 +41,7 @@ constexpr collective_bytes explain_ranks(const graph& g, const size_values& s, i
   collective_bytes all;
   for (id i = 0; i < g.size; ++i) {
     if (traits_of(g[i].what).kind != op_class::collective) continue;
-    const long long n = saturating_multiply(count(g, i, s), bits) / 8;
+    const long long n = saturating_multiply(element_count(g, i, s), bits) / 8;
     const bool per_call = when.of[i] == stage::call;
     (per_call ? all.per_call : all.per_change) += n, ++all.sums;
     text t;

@@ -68,7 +68,7 @@ template <class Layer, const target& To> struct plan_of {
       if (g[i].what == op::base && same_text(g[i].name, "weight")) {
         for (const dim size : g[i].d)
           if (g.sizes.value(size, s) == unknown) return static_cast<long long>(unknown);
-        return count(g, i, s) * bits_of(stored) / 8;
+        return element_count(g, i, s) * bits_of(stored) / 8;
       }
     return static_cast<long long>(unknown);
   }();

@@ -60,7 +60,7 @@ constexpr int kernel_count(const graph& g, const launch_plan& p, const launch& l
                            const quant_format& stored) {
   int n = 0;
   p.visit(l, [&](const auto& one) { n = one.kernels(launch_facts{g, p, s, type, stored}); });
-  for (const id i : padded_operands(g, p, l, s, type)) n += count(g, i, s) == 0 ? 0 : 1;
+  for (const id i : padded_operands(g, p, l, s, type)) n += element_count(g, i, s) == 0 ? 0 : 1;
   return n;
 }
 constexpr int kernel_count(const graph& g, const launch_plan& p, const size_values& s, dtype type,

@@ -48,7 +48,7 @@ struct launch_estimate {
     else if (traits_of(reader.what).axes == flow::look_up && operand_index == 0)
       moves(i, 0);  // the rows that a look-up reads are counted once, as its result
     else
-      moves(i, count(g, i, s));
+      moves(i, element_count(g, i, s));
   };
   auto read_elsewhere = [&](id i) {
     for (id r = 0; r < g.size; ++r)
@@ -67,7 +67,7 @@ struct launch_estimate {
                                                g.sizes.value(g[i].d[3], s))
                          : flops_of(g, i, s));
     for (int o = 0; o < 3; ++o) reads(g[i], g[i].operand(o), o);
-    if (read_elsewhere(i)) moves(i, count(g, i, s));
+    if (read_elsewhere(i)) moves(i, element_count(g, i, s));
   }
   return price;
 }

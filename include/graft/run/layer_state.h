@@ -119,7 +119,7 @@ class layer_state {
   // Whether each value of a call with these sizes is small enough for any memory.
   [[gnu::cold]] static bool fits_memory(const graph& g, const size_values& s) {
     for (id i = 0; i < g.size; ++i)
-      if (count(g, i, s) > max_tensor_bytes / 8) return false;
+      if (element_count(g, i, s) > max_tensor_bytes / 8) return false;
     return true;
   }
   [[gnu::cold]] static status check_sizes(const graph& g, const size_values& s) {

@@ -144,7 +144,7 @@ template <class Engine> class program {
     return ok;  // indices in device memory are not checked, as in other kernel libraries
   }
   // Counts the elements of an output of this call.
-  long long elements(int output) const { return count(value(), value().out[output].at, now_.sizes); }
+  long long elements(int output) const { return element_count(value(), value().out[output].at, now_.sizes); }
   // Requests an output of a layer. An output without memory is not computed.
   status request_output(int output, const mutable_view& to);
   // Computes a requested output into other memory instead.
@@ -168,7 +168,7 @@ template <class Engine> class program {
     const graph& g = value();
     std::vector<long long> all;
     g.sizes.set_tokens(sizes, tokens);
-    for (int k = 0; k < saved_count(); ++k) all.push_back(count(g, saved_node(k), sizes));
+    for (int k = 0; k < saved_count(); ++k) all.push_back(element_count(g, saved_node(k), sizes));
     if (saved_.first >= 0 && saved_.attention_out >= 0) {
       const node& v = g[saved_node(saved_.attention_out)];
       const long long sums = tokens * (g.sizes.value(v.d[3], sizes) / g.sizes.value(v.k[0], sizes));
@@ -273,7 +273,7 @@ template <class Engine> class program {
         now_.data[at] = {v.data, v.type, {v.size[0], v.size[1], v.size[2], v.size[3]}, v.rank};
     }
     if (const int k = saved_.attention_out; k >= 0) {
-      const long long bytes = count(g, saved_node(k), now_.sizes) * bits_of(Engine::storage_type) / 8;
+      const long long bytes = element_count(g, saved_node(k), now_.sizes) * bits_of(Engine::storage_type) / 8;
       now_.attention_out = saved[k];
       now_.attention_lse = reinterpret_cast<float*>(static_cast<char*>(saved[k]) + (bytes + 15) / 16 * 16);
     }

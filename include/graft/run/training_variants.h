@@ -86,7 +86,7 @@ template <class Engine> class training_passes {
  private:
   int first_saved() const { return graph(graphs_.forward).outs - graphs_.leaf.size(); }
   static long long bytes(const graph& g, int output, const size_values& s) {
-    return (count(g, g.out[output].at, s) * bits_of(Engine::storage_type) / 8 + 255) / 256 * 256;
+    return (element_count(g, g.out[output].at, s) * bits_of(Engine::storage_type) / 8 + 255) / 256 * 256;
   }
   static mutable_view shaped(const graph& g, int output, const size_values& s, void* at) {
     const node& v = g[g.out[output].at];

@@ -39,7 +39,7 @@ inline model_weights random_weights(const model_config& c) {
     for (id i = 0; i < g.n.size(); ++i) {
       if (g.n[i].what != op::base) continue;
       std::vector<float>& v = memory->emplace_back();
-      for (long long k = count(g, i, s); k > 0; --k) v.push_back(normal(random));
+      for (long long k = element_count(g, i, s); k > 0; --k) v.push_back(normal(random));
       view t{v.data(), dtype::f32};
       const axis_range listed = listed_axes(g.n[i]);
       for (int k = listed.first; k < listed.last; ++k) t.size[t.rank++] = graph(g).sizes.value(g.n[i].d[k], s);
@@ -115,7 +115,7 @@ inline module_adapter random_adapter_of(const base_layer& b, const formula& of, 
       continue;
     }
     t.data = std::make_shared<std::vector<float>>();
-    for (long long n = count(g, i, s); n > 0; --n) t.data->push_back(normal(random));
+    for (long long n = element_count(g, i, s); n > 0; --n) t.data->push_back(normal(random));
   }
   return m;
 }

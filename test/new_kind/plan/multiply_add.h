@@ -15,7 +15,9 @@ struct multiply_add {
 
   constexpr id anchor() const { return result; }
   constexpr const char* name(const graph&) const { return "multiply-add"; }
-  template <class Facts> constexpr int kernels(const Facts& in) const { return count(in.g, result, in.s) == 0 ? 0 : 1; }
+  template <class Facts> constexpr int kernels(const Facts& in) const {
+    return element_count(in.g, result, in.s) == 0 ? 0 : 1;
+  }
 
   template <class Planner> static constexpr void match(Planner& by) {
     const graph& g = by.g;

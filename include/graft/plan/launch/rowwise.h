@@ -34,7 +34,9 @@ struct rowwise_launch {
 
   constexpr id anchor() const { return norm >= 0 ? norm : result; }
   constexpr const char* name(const graph&) const { return norm >= 0 ? "rowwise" : "elementwise"; }
-  template <class Facts> constexpr int kernels(const Facts& in) const { return count(in.g, result, in.s) == 0 ? 0 : 1; }
+  template <class Facts> constexpr int kernels(const Facts& in) const {
+    return element_count(in.g, result, in.s) == 0 ? 0 : 1;
+  }
   template <class Planner> static constexpr void match(Planner& by);
   template <class Planner> static constexpr void add(Planner& by, int index, id i);
 };

@@ -39,7 +39,9 @@ struct wgrad_sum {
 
   constexpr id anchor() const { return product; }
   constexpr const char* name(const graph&) const { return "GEMM"; }
-  template <class Facts> constexpr int kernels(const Facts& in) const { return count(in.g, result, in.s) == 0 ? 0 : 1; }
+  template <class Facts> constexpr int kernels(const Facts& in) const {
+    return element_count(in.g, result, in.s) == 0 ? 0 : 1;
+  }
   template <class F> constexpr void each_wgrad(int index, F f) const { f(index); }
   // Adds the nodes of a wgrad to a launch that runs it.
   template <class Planner> constexpr void add_nodes(Planner& by) const {

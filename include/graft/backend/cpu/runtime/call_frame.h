@@ -31,7 +31,7 @@ template <class Real> struct call_frame {
     return t;
   }
   [[gnu::noinline]] long long row_elements(id i) const {
-    return tokens == 0 ? 0 : count(g, i, current_call.sizes) / tokens;
+    return tokens == 0 ? 0 : element_count(g, i, current_call.sizes) / tokens;
   }
 
   bool is_precomputed(id i) const { return p.when.of[i] != stage::call; }

@@ -149,7 +149,7 @@ template <class Real> class values {
     v.quant != nullptr ? dequantize_(weight_of(v), 0, v.count(), to) : read_floats(v, 0, v.count(), to);
   }
   tensor<Real> make(id i) {
-    own_[i].reserve(std::max(1LL, count(g_, i, s_)));
+    own_[i].reserve(std::max(1LL, element_count(g_, i, s_)));
     at_[i] = own_[i].data();
     return shaped(g_, i, s_, at_[i]);
   }

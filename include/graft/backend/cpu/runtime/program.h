@@ -106,7 +106,7 @@ template <class Real> class program {
   [[gnu::cold]] long long widest_row(const size_values& s, long long tokens) const {
     long long most = 1;
     for (id i = 0; i < g_.size; ++i)
-      if (where_.cell[i] >= 0) most = std::max(most, count(g_, i, s) / std::max(1LL, tokens));
+      if (where_.cell[i] >= 0) most = std::max(most, element_count(g_, i, s) / std::max(1LL, tokens));
     return most;
   }
   // True for a mixture of experts. What forward saves of it is in the order of the experts of each chunk, so that all
@@ -129,7 +129,7 @@ template <class Real> class program {
                         (g_[i].what == op::input && read_whole_[i]);
       if (!mine || !p_.live[i] || (g_[i].what == op::reshape && !where_.stored[i])) continue;
       offset_[i] = total;
-      total += aligned_count(count(g_, i, s));
+      total += aligned_count(element_count(g_, i, s));
     }
     arena_.reserve(std::max(1LL, total));
     for (id i = 0; i < g_.size; ++i) {
@@ -234,7 +234,7 @@ template <class Real> class program {
           return false;
         read = true;
       }
-    return read && count(g_, i, s) >= large_weight;
+    return read && element_count(g_, i, s) >= large_weight;
   }
   // True if a value of the load stage is read after every parameter change, directly or reshaped.
   [[gnu::cold]] bool is_read_per_update(id i) const {

@@ -164,7 +164,7 @@ template <class Real> struct evaluator {
     if (v.what == op::neumann_grad) return neumann_grads<Real>::needs(sizes(v.a), neumann_series(argument(v, 0)));
     if (v.what == op::matmul) {
       const long long parts = splits_of_product(g, i, s);
-      return parts > 1 ? parts * count(g, i, s) : 0;
+      return parts > 1 ? parts * element_count(g, i, s) : 0;
     }
     if (v.what == op::scatter) return scatter_add<Real>::needs(sizes(v.a));
     if (v.what == op::rotate) return rotated<Real>::needs(sizes(v.a), sizes(v.b));
@@ -178,7 +178,7 @@ template <class Real> struct evaluator {
     const node& v = g[i];
     const bool made =
         !is_leaf(v.what) || v.what == op::constant || v.what == op::number || v.what == op::zero || v.what == op::eye;
-    if (!made || count(g, i, s) == 0) return 0;
+    if (!made || element_count(g, i, s) == 0) return 0;
     const bool composes =
         v.what == op::rotate && rotation(shaped<Real>(g, v.b, s, {}), g.sizes.value(v.d[3], s), v.tb).composes();
     return node_kernels(g, i, s, dtype_of<Real>, {}) + (composes ? 1 : 0);

@@ -86,7 +86,7 @@ template <class T> struct stored_nodes {
   int launch;
   sequence<workspace_layout::value>& written;
 
-  void add(id i) const { add(i, count(in.value(), i, sizes)); }
+  void add(id i) const { add(i, element_count(in.value(), i, sizes)); }
   void add(id i, long long elements) const {
     if (!in.is_caller_memory(i))
       add_bytes(i, elements * (in.is_stored_as_t(i) ? static_cast<long long>(sizeof(T)) : 4));

@@ -169,7 +169,7 @@ class values {
   }
   // Copies a computed node to `to`, in any element type.
   status copy(cudaStream_t stream, id i, const element_ptr<float>& to) const;
-  long long elements(id i) const { return count(*g_, i, s_); }
+  long long elements(id i) const { return element_count(*g_, i, s_); }
 
  private:
   // All-reduce: copies the operand to `to`, then replaces it by the sum or the maximum over all ranks.
