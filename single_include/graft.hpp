@@ -1312,9 +1312,9 @@ struct extent {
   constexpr extent(int value) : d{value} {}
   constexpr extent(builder* b, dim size) : g(b), d(size) {}
 };
-constexpr builder* either(builder* a, builder* b) { return a != nullptr ? a : b; }
+constexpr builder* builder_of(builder* a, builder* b) { return a != nullptr ? a : b; }
 constexpr extent operator*(extent a, extent b) {
-  builder* g = either(a.g, b.g);
+  builder* g = builder_of(a.g, b.g);
   return g == nullptr ? extent(a.d.v * b.d.v) : extent(g, g->times(a.d, b.d));
 }
 struct divisor {  // the right operand of / or -, with its source line
@@ -1324,15 +1324,15 @@ struct divisor {  // the right operand of / or -, with its source line
   constexpr divisor(int by, int where = __builtin_LINE()) : e(by), line(where) {}
 };
 constexpr extent operator/(extent a, divisor b) {
-  builder* g = either(a.g, b.e.g);
+  builder* g = builder_of(a.g, b.e.g);
   return g == nullptr ? extent(a.d.v / b.e.d.v) : extent(g, g->over(a.d, b.e.d, b.line));
 }
 constexpr extent operator+(extent a, extent b) {
-  builder* g = either(a.g, b.g);
+  builder* g = builder_of(a.g, b.g);
   return g == nullptr ? extent(a.d.v + b.d.v) : extent(g, g->plus(a.d, b.d));
 }
 constexpr extent operator-(extent a, divisor b) {
-  builder* g = either(a.g, b.e.g);
+  builder* g = builder_of(a.g, b.e.g);
   return g == nullptr ? extent(a.d.v - b.e.d.v) : extent(g, g->minus(a.d, b.e.d, b.line));
 }
 struct ex {

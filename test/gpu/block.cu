@@ -133,7 +133,7 @@ ran run(const graph& g, const tensors& t, const target& to, long long rows) {
       program.bind(nullptr, kernels, t.sizes, known, {rows, 0}, shared, dequantized_weight, nullptr, with);
   INFO(std::string(bound.message()));
   REQUIRE(bool(bound));
-  call c(g);
+  program_call c(g);
   c.begin(t.sizes);
   c.data = t.leaves;
   std::deque<gpu::buffer> out;

@@ -70,7 +70,7 @@ TEST_CASE("new kind: the CPU runs it by its own kernel") {
     const cpu::operations<float> operations = cpu::every_operation<float>();
     program.bind(bound, s, leaf_views(g.size), tokens, operations.dequantize);
     std::vector<float> out(x.size());
-    call c;
+    program_call c;
     c.sizes = s, c.data = leaf_views(g.size), c.outputs = sequence<mutable_view>(1);
     c.data[g.find("x")] = view_of(x.data(), tokens, n), c.data[g.find("y")] = view_of(y.data(), tokens, n);
     c.data[g.find("z")] = view_of(z.data(), tokens, n), c.outputs[0] = view_into(out.data(), tokens, n);

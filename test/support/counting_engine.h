@@ -65,7 +65,7 @@ struct counting_engine {
     ++q.count->binds;
     return with.leaves = leaves, status(ok);
   }
-  static status run(queue& q, program& in, binding& with, const call& c) {
+  static status run(queue& q, program& in, binding& with, const program_call& c) {
     leaf_views all = with.leaves;
     for (id i = 0; i < in.g_.size; ++i)
       if (c.data[i].data != nullptr) all[i] = c.data[i];

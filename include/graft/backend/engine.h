@@ -31,7 +31,7 @@ template <class E> struct engine_operands {
   const size_values& sizes;
   const leaf_views& leaves;
   const capacity& limits;
-  const call& now;
+  const program_call& now;
   const view& from;
   const mutable_view& to;
   const std::vector<mutable_view>& outputs;

@@ -25,7 +25,7 @@ inline status check_attention_ranges(const std::int64_t* attention_range, long l
 }
 
 // Checks the integers of a call for all nodes of a graph that read them.
-inline status check_ids(const graph& g, const call& c) {
+inline status check_ids(const graph& g, const program_call& c) {
   for (id i = 0; i < g.size; ++i) {
     const node& v = g[i];
     const flow axis_flow = traits_of(v.what).axes;

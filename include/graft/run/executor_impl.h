@@ -369,7 +369,7 @@ template <class Engine> long long executor<Engine>::saved_bytes(long long tokens
   const result<bound_leaves> b = active_state().state.bind(t.forward_graph());
   return b ? t.saved_bytes(b->sizes, tokens) : 0;
 }
-inline bool adds(const gradient& d) { return d.add && d.into.data != nullptr && d.into.count() > 0; }
+inline bool accumulates(const gradient& d) { return d.add && d.into.data != nullptr && d.into.count() > 0; }
 
 template <class Engine>
 status executor<Engine>::backward(const view& x, const view& dy, const mutable_view& dx,
@@ -423,7 +423,7 @@ status executor<Engine>::backward(const view& x, const view& dy, const mutable_v
     const gradient& d = gradients[i];
     const int k = p.g().find_output(d.name.c_str());
     if (status s = p.in->request_output(k, d.into); !s) return s;
-    if (!adds(d)) continue;
+    if (!accumulates(d)) continue;
     if (status s = Engine::can_add(d.into); !s) return s;
     const result<mutable_view> accumulated = base_->accumulator.buffer_for(queue_, i, d.into);
     if (!accumulated) return accumulated.failure();
@@ -431,7 +431,7 @@ status executor<Engine>::backward(const view& x, const view& dy, const mutable_v
   }
   if (status s = p.run(queue_); !s) return s;
   for (std::size_t i = 0; i < gradients.size(); ++i)
-    if (adds(gradients[i]))
+    if (accumulates(gradients[i]))
       if (status s = base_->accumulator.add(queue_, i, gradients[i].into); !s) return s;
   parameters_stale_ = training != nullptr && !gradients.empty() && !reports_changes_;
   return ok;

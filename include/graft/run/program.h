@@ -81,7 +81,7 @@ template <class Engine> class program {
   const graph& value() const { return runs_.value(); }
   const launch_plan& launches() const { return runs_.launches(); }
   const typename Engine::program& engine_program() const { return runs_; }
-  const call& this_call() const { return now_; }
+  const program_call& this_call() const { return now_; }
   unsigned long long key() const { return fingerprint_of(value(), launches()).key; }
   long long launched() const { return runs_.launched(); }
   // Counts how often addresses that launches use have changed.
@@ -288,7 +288,7 @@ template <class Engine> class program {
   builder made_;
   saved_slots saved_;
   typename Engine::program runs_;
-  call now_;
+  program_call now_;
   bool of_block_ = false, has_layout_ = false;
   std::array<id, call_inputs.size()> at_{};
   id kv_cache_ = none_id;

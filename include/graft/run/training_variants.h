@@ -39,7 +39,7 @@ template <class Engine> class training_passes {
   status run_and_save(queue& q, const view& x, long long tokens) {
     saved_.clear(), has_saved_ = false;
     const graph g = forward.g();
-    const call& c = forward.in->this_call();
+    const program_call& c = forward.in->this_call();
     size_values largest = c.sizes;
     if (g.sizes.tokens(largest) < tokens) g.sizes.set_tokens(largest, tokens);
     long long total = 0;

@@ -13,7 +13,7 @@ template <class Real> struct call_frame {
   const launch_plan& p;
   const buffers& where;
   values<Real>& precomputed;
-  const call& current_call;
+  const program_call& current_call;
   const sequence<Real*>& stored;  // by node: all rows of the value; null: they are not stored
   long long tokens;
   node_function<Real> by;

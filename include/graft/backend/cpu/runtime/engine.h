@@ -133,7 +133,7 @@ template <class Real> struct engine {
   using binding = cpu::binding<Real>;
   static status bind(queue& q, program& in, binding& with, const size_values& s, const leaf_views& leaves,
                      const capacity& limits, shared&);
-  static status run(queue& q, program& in, binding& with, const call& c);
+  static status run(queue& q, program& in, binding& with, const program_call& c);
   static status parameters_changed(queue&, program&, binding& with);
   static status weight_changed(queue&, program&, binding& with);
   // Computes the values of the load and parameter stages, which the first call would compute otherwise.

@@ -59,8 +59,9 @@ template <class Real> class program {
   }
 
   // Runs the call. The eager oracle passes dense rotations; `host` runs host functions and all-reduces.
-  void run(binding<Real>& with, const call& c, node_function<Real> by, rotations rotation_form = rotations::blockwise,
-           const host_function<Real>* host = nullptr, launch_clock* clock = nullptr, bool batch_invariant = false) {
+  void run(binding<Real>& with, const program_call& c, node_function<Real> by,
+           rotations rotation_form = rotations::blockwise, const host_function<Real>* host = nullptr,
+           launch_clock* clock = nullptr, bool batch_invariant = false) {
     prepare(with, {g_, with.sizes, by, rotation_form, host});
     const batch_invariant_scope same(batch_invariant);
     const long long tokens = std::max(0LL, g_.sizes.tokens(c.sizes));

@@ -243,7 +243,7 @@ template <class T> struct engine {
       return done;
     return with = std::move(fresh), status(ok);
   }
-  static status run(queue& q, program& in, binding& with, const call& c) {
+  static status run(queue& q, program& in, binding& with, const program_call& c) {
     if (q.tuner != nullptr) q.tuner->on(q.stream);
     return execution<T>(in, with, c, q.stream, q.where, q.exclusive).run(q.clock);
   }

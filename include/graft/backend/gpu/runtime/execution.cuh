@@ -12,7 +12,8 @@ namespace graft::gpu {
 
 template <class T> class execution {
  public:
-  execution(program<T>& in, binding<T>& with, const call& c, cudaStream_t stream, const target& to, bool exclusive)
+  execution(program<T>& in, binding<T>& with, const program_call& c, cudaStream_t stream, const target& to,
+            bool exclusive)
       : program_(in),
         binding_(with),
         call_(c),
@@ -104,7 +105,7 @@ template <class T> class execution {
 
   program<T>& program_;
   binding<T>& binding_;
-  const call& call_;
+  const program_call& call_;
   const graph& g_;
   const launch_plan& p_;
   const kernel_set& kernels_;
