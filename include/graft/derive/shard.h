@@ -201,11 +201,11 @@ struct sharder : sharded_graph {
     const placement p = where[v.operand(k)];
     if (of.kind == op_class::attention) return p.what == kind::concatenated_shards && shard_by_heads(*this, i);
     if (p.what == kind::concatenated_shards) return slice_shards(*this, i);
-    if (of.axes == flow::regroup) return reshape_shard(*this, i);
-    if (of.axes == flow::along && of.arity == 2 && v.k[0].v == p.axis) return concat_shards(*this, i);
-    if (of.axes == flow::look_up) return k == 0 && shard_gather(*this, i);
-    if (of.axes == flow::scatter_values) return false;  // its index refers to the whole matrix
-    if (of.axes == flow::labelled)
+    if (of.axes == axis_flow::regroup) return reshape_shard(*this, i);
+    if (of.axes == axis_flow::along && of.arity == 2 && v.k[0].v == p.axis) return concat_shards(*this, i);
+    if (of.axes == axis_flow::look_up) return k == 0 && shard_gather(*this, i);
+    if (of.axes == axis_flow::scatter_values) return false;  // its index refers to the whole matrix
+    if (of.axes == axis_flow::labelled)
       return k == 0 && (of.split == axis_split::summands ? sharded_loss(*this, i) : sharded_loss_grad(*this, i));
     const bool adds = of.split == axis_split::sums && p.axis == 3;
     if (of.split != axis_split::no && p.axis == 3 && !adds) return shard_in_blocks(*this, i, k);
