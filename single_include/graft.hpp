@@ -1095,8 +1095,6 @@ constexpr id sum_to(builder& g, id a, id like) {
   if (broadcasts_to(g, like, a)) return a;
   return g.emit(g.shaped(op::sum_to, like, a));
 }
-}  // namespace graft::make_node
-namespace graft::make_node {
 [[gnu::cold, gnu::noinline]] constexpr id transpose(builder& g, id a, int line = 0) {
   if (g.is(a, op::transpose)) return g.n[a].a;
   node v = g.shaped(op::transpose, a, a, none_id, none_id, line);
@@ -1260,8 +1258,6 @@ constexpr id unpatch(builder& g, id rows, id image, const node& from) {
   for (int i = 0; i < 4; ++i) v.k[i] = from.k[i];
   return g.emit(v);
 }
-}  // namespace graft::make_node
-namespace graft::make_node {
 constexpr id square(builder& g, op o, id a, id b, dim terms, int line) {
   g.require(requirement::kind::square, g.n[a].d[2], g.n[a].d[3], a, line);
   node v = g.shaped(o, a, a, b, none_id, line);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <graft/graph/canonical.h>
-#include <graft/graph/rules_algebra.h>
+#include <graft/graph/rules.h>
 
 #include "../support/static_check.h"
 

@@ -8,7 +8,7 @@
 // this for look-ups: it gives the rows of W' that the ids name.
 #pragma once
 #include <graft/derive/traversal.h>
-#include <graft/graph/rules_algebra.h>
+#include <graft/graph/rules.h>
 
 namespace graft {
 

@@ -9,7 +9,7 @@
 #pragma once
 #include <graft/derive/traversal.h>
 #include <graft/graph/canonical.h>
-#include <graft/graph/rules_algebra.h>
+#include <graft/graph/rules.h>
 
 namespace graft {
 

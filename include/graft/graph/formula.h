@@ -6,7 +6,7 @@
 // rows. Elementwise products are mul(a, b). Every operator records its source line for error messages.
 #pragma once
 #include <graft/graph/canonical.h>
-#include <graft/graph/rules_algebra.h>
+#include <graft/graph/rules.h>
 
 namespace graft {
 
