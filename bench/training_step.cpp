@@ -56,7 +56,7 @@ void timed(const cpu::evaluator<float>& e, id i, cpu::tensor<float> out, const c
                                      (v.sum ? static_cast<double>(x.a.matrices()) : 1.0)
                                : 0;
   const bool small = product && std::min({inner, out.d[2], out.d[3]}) <= rank_size;
-  const std::string kind = !product ? row(v.what).name : small ? "product of a rank" : "product";
+  const std::string kind = !product ? traits_of(v.what).name : small ? "product of a rank" : "product";
   std::string sizes = kind + (v.ta ? " t" : "") + (product && v.tb ? " (t)" : "") + (accumulate != 0 ? " +=" : "") +
                       " " + sizes_of(x.a) + " " + sizes_of(x.b) + " -> " + sizes_of(out);
   for (total* t : {&by_kind[kind], &by_sizes[sizes]}) t->seconds += took, t->flops += flops, ++t->calls;

@@ -115,7 +115,7 @@ long long parameters(const layer& l, const base_shape& shape) {
   const graph& g = l.graphs.merge;
   const graft::size_values s = bind(l, g, shape, 1);
   for (id i = 0; i < g.size; ++i)
-    if (g[i].what == op::param) n += graft::count(g, i, s);
+    if (g[i].what == op::param) n += graft::element_count(g, i, s);
   return n;
 }
 
@@ -333,7 +333,7 @@ std::string tensors(const layer& l) {
 // The family of kernels that runs the GEMM of a forward plan on a GPU.
 std::string product_family(const layer& l, const graft::target& to, const base_shape& shape, long long tokens) {
   const graph& g = forward_of(l, to, shape);
-  const graft::plan p = graft::fuse(g, to);
+  const graft::launch_plan p = graft::fuse(g, to);
   if (p.products.empty()) return "–";
   graft::gemm_problem wanted = graft::shape_of(g, p.products[0], bind(l, g, shape, tokens), stored_as);
   wanted.rank = graft::gpu::padded_rank(wanted.rank);
@@ -572,7 +572,7 @@ std::string notation(const std::set<op>& used) {
       "| `t7[out, r] = …` | a value that is used again gets a name, valid in its block of text |\n"
       "| `dx`, `d lora_A.weight` | the gradient of the input, of a tensor |\n";
   for (const op o : used)
-    if (const char* m = meaning(o); m != nullptr) s += "| " + code(graft::row(o).name) + " | " + m + " |\n";
+    if (const char* m = meaning(o); m != nullptr) s += "| " + code(graft::traits_of(o).name) + " | " + m + " |\n";
   return s +
          "\nReshaping moves nothing and is not printed. A column of n numbers acts on the n rows of a weight and on "
          "the n columns of an activation.\n\n"

@@ -13,7 +13,7 @@ template <class Layer> bool agrees() {
       {{"tokens", tokens}, {"height", 8}, {"width", 8}, {"num_vectors", 24}, {"vector_length", 16}});
 
   // These options are checked at compile time: the graph is fused, and every parameter has a gradient.
-  graft::cpu::layer<Layer, graft::fullgraph, graft::training> fused, eager(graft::mode::eager);
+  graft::cpu::layer<Layer, graft::fullgraph, graft::training> fused, eager(graft::execution_mode::eager);
   std::vector<float> y(numbers.outputs()), expected(numbers.outputs());
   for (const graft::status& s : {numbers.bind(fused), fused.forward(numbers.x(), whole(y)),  //
                                  numbers.bind(eager), eager.forward(numbers.x(), whole(expected))})

@@ -59,7 +59,7 @@ int main() {
   // Without fullgraph the first layer compiles: explain() shows the graph break, fused mode fails, eager mode runs.
   graft::explain<clipped>();
   std::vector<float> W(64 * 96, 1), A(4 * 96, 1), B(64 * 4, 1), x(96, 1), y(64);
-  graft::cpu::layer<clipped> fused, eager(graft::mode::eager);
+  graft::cpu::layer<clipped> fused, eager(graft::execution_mode::eager);
   for (auto* q : {&fused, &eager})
     for (const graft::status& s :
          {q->set("weight", view_of(W.data(), 64, 96)), q->set("lora_A.weight", view_of(A.data(), 4, 96)),

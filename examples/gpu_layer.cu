@@ -8,7 +8,7 @@
 
 struct q_proj : graft::linear<1024, 1024, graft::bf16, graft::dora<16>> {};
 
-static_assert(graft::compile<q_proj, graft::fullgraph, graft::on<graft::sm_90>>::kernels == 1);
+static_assert(graft::compile<q_proj, graft::fullgraph, graft::for_target<graft::sm_90>>::kernels == 1);
 
 namespace {
 

@@ -16,8 +16,8 @@ struct parallel_block {
     return h + a + f;
   }
 };
-struct tuned
-    : graft::adapted<parallel_block, graft::on<"*_proj", graft::lora<16>>, graft::on<"down_proj", graft::dora<8>>> {};
+struct tuned : graft::adapted<parallel_block, graft::target_modules<"*_proj", graft::lora<16>>,
+                              graft::target_modules<"down_proj", graft::dora<8>>> {};
 
 using facts = graft::compile<tuned, graft::fullgraph, graft::training>;
 static_assert(facts::kernels == 3 && facts::graph_breaks == 0);

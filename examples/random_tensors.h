@@ -53,7 +53,7 @@ template <class Layer> class random_tensors {
   graft::view x() const { return ids_.empty() ? graft::view(input) : graft::view_of(ids_.data(), ids_.size()); }
   std::size_t outputs() const {
     const graft::graph& g = graft::derived_of<Layer>::literal;
-    return static_cast<std::size_t>(graft::count(g, g.result("y"), sizes_in(g)));
+    return static_cast<std::size_t>(graft::element_count(g, g.result("y"), sizes_in(g)));
   }
   // Returns the sizes as numbered by a graph of this layer.
   graft::size_values sizes_in(const graft::graph& g) const {

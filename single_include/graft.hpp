@@ -123,7 +123,7 @@ enum class op_class : unsigned char {
   opaque
 };
 enum class stage : unsigned char { load, parameter, call };
-enum class flow : unsigned char {
+enum class axis_flow : unsigned char {
   none,      // a leaf
   each,      // every axis stays, and nothing mixes
   last,      // the last axis mixes within itself, the others stay
@@ -157,12 +157,12 @@ enum class linearity : unsigned char {
 };
 enum class axis_split : unsigned char { no, parts, summands, sums };
 enum class source : unsigned char { generated, tensor, integers, scalar };
-struct op_row {
+struct op_traits {
   const char* name = "";   // as explain() and the errors print it
   const char* infix = "";  // printed between the two operands if not empty
   op_class kind = op_class::leaf;
   signed char arity = 0;
-  flow axes = flow::none;
+  axis_flow axes = axis_flow::none;
   stage known_at = stage::load;     // of leaves; other values have the latest stage of their operands
   source from = source::generated;  // leaves
   linearity sums = linearity::no;
@@ -170,126 +170,129 @@ struct op_row {
   bool reads_memory = false;  // operands must be stored in memory on every target
 };
 namespace detail {
-constexpr op_row with_rules(op_row r, linearity sums, axis_split split = axis_split::no) {
+constexpr op_traits with_rules(op_traits r, linearity sums, axis_split split = axis_split::no) {
   r.sums = sums, r.split = split;
   return r;
 }
-constexpr op_row reading_memory(op_row r) {
+constexpr op_traits reading_memory(op_traits r) {
   r.reads_memory = true;
   return r;
 }
-constexpr op_row row_of(op o) {
+constexpr op_traits list_traits(op o) {
   using enum op_class;
   using enum stage;
   switch (o) {
-    case op::input: return {"input", "", leaf, 0, flow::none, call, source::tensor};
-    case op::ids: return {"ids", "", leaf, 0, flow::none, call, source::integers};
-    case op::state: return {"state", "", leaf, 0, flow::none, call, source::tensor};
-    case op::base: return {"base", "", leaf, 0, flow::none, load, source::tensor};
-    case op::frozen: return {"frozen", "", leaf, 0, flow::none, load, source::tensor};
-    case op::index: return {"index", "", leaf, 0, flow::none, load, source::integers};
-    case op::param: return {"param", "", leaf, 0, flow::none, parameter, source::tensor};
-    case op::scalar: return {"scalar", "", leaf, 0, flow::none, parameter, source::scalar};
-    case op::constant: return {"constant", "", leaf, 0, flow::none, load};
-    case op::number: return {"number", "", leaf, 0, flow::none, load};
-    case op::eye: return {"I", "", leaf, 0, flow::none, load};
-    case op::zero: return {"0", "", leaf, 0, flow::none, load};
-    case op::saved: return {"saved", "", leaf, 0, flow::none, parameter, source::tensor};
-    case op::add: return with_rules({"add", " + ", pointwise, 2, flow::each}, linearity::in_all);
-    case op::sub: return with_rules({"sub", " - ", pointwise, 2, flow::each}, linearity::in_all);
-    case op::mul: return with_rules({"mul", " * ", pointwise, 2, flow::each}, linearity::in_each);
-    case op::div: return with_rules({"div", " / ", pointwise, 2, flow::each}, linearity::in_first);
-    case op::minimum: return {"min", "", pointwise, 2, flow::each};
-    case op::maximum: return {"max", "", pointwise, 2, flow::each};
-    case op::sqrt: return {"sqrt", "", pointwise, 1, flow::each};
-    case op::exp: return {"exp", "", pointwise, 1, flow::each};
-    case op::log: return {"log", "", pointwise, 1, flow::each};
-    case op::sin: return {"sin", "", pointwise, 1, flow::each};
-    case op::cos: return {"cos", "", pointwise, 1, flow::each};
-    case op::tanh: return {"tanh", "", pointwise, 1, flow::each};
-    case op::erf: return {"erf", "", pointwise, 1, flow::each};
-    case op::sigmoid: return {"sigmoid", "", pointwise, 1, flow::each};
-    case op::relu: return {"relu", "", pointwise, 1, flow::each};
-    case op::silu: return {"silu", "", pointwise, 1, flow::each};
-    case op::gelu: return {"gelu", "", pointwise, 1, flow::each};
-    case op::gelu_tanh: return {"gelu_tanh", "", pointwise, 1, flow::each};
-    case op::step: return {"step", "", pointwise, 1, flow::each};
-    case op::detach: return with_rules({"const", "", pointwise, 1, flow::each}, linearity::in_all);
+    case op::input: return {"input", "", leaf, 0, axis_flow::none, call, source::tensor};
+    case op::ids: return {"ids", "", leaf, 0, axis_flow::none, call, source::integers};
+    case op::state: return {"state", "", leaf, 0, axis_flow::none, call, source::tensor};
+    case op::base: return {"base", "", leaf, 0, axis_flow::none, load, source::tensor};
+    case op::frozen: return {"frozen", "", leaf, 0, axis_flow::none, load, source::tensor};
+    case op::index: return {"index", "", leaf, 0, axis_flow::none, load, source::integers};
+    case op::param: return {"param", "", leaf, 0, axis_flow::none, parameter, source::tensor};
+    case op::scalar: return {"scalar", "", leaf, 0, axis_flow::none, parameter, source::scalar};
+    case op::constant: return {"constant", "", leaf, 0, axis_flow::none, load};
+    case op::number: return {"number", "", leaf, 0, axis_flow::none, load};
+    case op::eye: return {"I", "", leaf, 0, axis_flow::none, load};
+    case op::zero: return {"0", "", leaf, 0, axis_flow::none, load};
+    case op::saved: return {"saved", "", leaf, 0, axis_flow::none, parameter, source::tensor};
+    case op::add: return with_rules({"add", " + ", pointwise, 2, axis_flow::each}, linearity::in_all);
+    case op::sub: return with_rules({"sub", " - ", pointwise, 2, axis_flow::each}, linearity::in_all);
+    case op::mul: return with_rules({"mul", " * ", pointwise, 2, axis_flow::each}, linearity::in_each);
+    case op::div: return with_rules({"div", " / ", pointwise, 2, axis_flow::each}, linearity::in_first);
+    case op::minimum: return {"min", "", pointwise, 2, axis_flow::each};
+    case op::maximum: return {"max", "", pointwise, 2, axis_flow::each};
+    case op::sqrt: return {"sqrt", "", pointwise, 1, axis_flow::each};
+    case op::exp: return {"exp", "", pointwise, 1, axis_flow::each};
+    case op::log: return {"log", "", pointwise, 1, axis_flow::each};
+    case op::sin: return {"sin", "", pointwise, 1, axis_flow::each};
+    case op::cos: return {"cos", "", pointwise, 1, axis_flow::each};
+    case op::tanh: return {"tanh", "", pointwise, 1, axis_flow::each};
+    case op::erf: return {"erf", "", pointwise, 1, axis_flow::each};
+    case op::sigmoid: return {"sigmoid", "", pointwise, 1, axis_flow::each};
+    case op::relu: return {"relu", "", pointwise, 1, axis_flow::each};
+    case op::silu: return {"silu", "", pointwise, 1, axis_flow::each};
+    case op::gelu: return {"gelu", "", pointwise, 1, axis_flow::each};
+    case op::gelu_tanh: return {"gelu_tanh", "", pointwise, 1, axis_flow::each};
+    case op::step: return {"step", "", pointwise, 1, axis_flow::each};
+    case op::detach: return with_rules({"const", "", pointwise, 1, axis_flow::each}, linearity::in_all);
     case op::matmul:
-      return reading_memory(with_rules({"matmul", " @ ", product, 2, flow::product}, linearity::in_each));
+      return reading_memory(with_rules({"matmul", " @ ", product, 2, axis_flow::product}, linearity::in_each));
     case op::row_dot:
-      return with_rules({"row_dot", "", reduction, 2, flow::last}, linearity::in_each, axis_split::sums);
-    case op::sum_to: return with_rules({"sum_to", "", reduction, 1, flow::reduce}, linearity::in_all);
-    case op::transpose: return with_rules({"transpose", "", layout, 1, flow::swap}, linearity::in_all);
-    case op::permute: return with_rules({"permute", "", layout, 1, flow::reorder}, linearity::in_all);
-    case op::reshape: return with_rules({"reshape", "", layout, 1, flow::regroup}, linearity::in_all);
-    case op::slice: return with_rules({"slice", "", layout, 1, flow::along}, linearity::in_all);
-    case op::pad: return with_rules({"pad", "", layout, 1, flow::along}, linearity::in_all);
-    case op::concat: return with_rules({"concat", "", layout, 2, flow::along}, linearity::in_all);
-    case op::repeat: return with_rules({"repeat", "", layout, 1, flow::last}, linearity::in_all);
-    case op::fold: return with_rules({"fold", "", layout, 1, flow::last}, linearity::in_all, axis_split::summands);
-    case op::upper: return with_rules({"strict_upper", "", layout, 1, flow::matrix}, linearity::in_all);
-    case op::skew: return with_rules({"skew", "", layout, 1, flow::spread}, linearity::in_all);
-    case op::unskew: return with_rules({"unskew", "", layout, 1, flow::collect}, linearity::in_all);
-    case op::circulant: return with_rules({"circulant", "", layout, 1, flow::matrix}, linearity::in_all);
-    case op::inverse: return {"inverse", "", algebra, 1, flow::matrix};
-    case op::orthonormal: return {"orthonormal", "", algebra, 1, flow::matrix};
-    case op::neumann: return {"neumann", "", algebra, 1, flow::matrix};
-    case op::neumann_grad: return {"neumann_grad", "", algebra, 2, flow::matrix};
+      return with_rules({"row_dot", "", reduction, 2, axis_flow::last}, linearity::in_each, axis_split::sums);
+    case op::sum_to: return with_rules({"sum_to", "", reduction, 1, axis_flow::reduce}, linearity::in_all);
+    case op::transpose: return with_rules({"transpose", "", layout, 1, axis_flow::swap}, linearity::in_all);
+    case op::permute: return with_rules({"permute", "", layout, 1, axis_flow::reorder}, linearity::in_all);
+    case op::reshape: return with_rules({"reshape", "", layout, 1, axis_flow::regroup}, linearity::in_all);
+    case op::slice: return with_rules({"slice", "", layout, 1, axis_flow::along}, linearity::in_all);
+    case op::pad: return with_rules({"pad", "", layout, 1, axis_flow::along}, linearity::in_all);
+    case op::concat: return with_rules({"concat", "", layout, 2, axis_flow::along}, linearity::in_all);
+    case op::repeat: return with_rules({"repeat", "", layout, 1, axis_flow::last}, linearity::in_all);
+    case op::fold: return with_rules({"fold", "", layout, 1, axis_flow::last}, linearity::in_all, axis_split::summands);
+    case op::upper: return with_rules({"strict_upper", "", layout, 1, axis_flow::matrix}, linearity::in_all);
+    case op::skew: return with_rules({"skew", "", layout, 1, axis_flow::spread}, linearity::in_all);
+    case op::unskew: return with_rules({"unskew", "", layout, 1, axis_flow::collect}, linearity::in_all);
+    case op::circulant: return with_rules({"circulant", "", layout, 1, axis_flow::matrix}, linearity::in_all);
+    case op::inverse: return {"inverse", "", algebra, 1, axis_flow::matrix};
+    case op::orthonormal: return {"orthonormal", "", algebra, 1, axis_flow::matrix};
+    case op::neumann: return {"neumann", "", algebra, 1, axis_flow::matrix};
+    case op::neumann_grad: return {"neumann_grad", "", algebra, 2, axis_flow::matrix};
     case op::rotate:
       return reading_memory(
-          with_rules({"rotate", "", rotation, 2, flow::first}, linearity::in_first, axis_split::parts));
+          with_rules({"rotate", "", rotation, 2, axis_flow::first}, linearity::in_first, axis_split::parts));
     case op::rotate_grad:
-      return with_rules({"rotate_grad", "", rotation, 3, flow::add_blocks}, linearity::no, axis_split::parts);
-    case op::kron: return with_rules({"kron", "", algebra, 2, flow::all}, linearity::in_each);
-    case op::row_kron: return with_rules({"row_kron", "", algebra, 2, flow::last}, linearity::in_each);
-    case op::gather: return with_rules({"gather", "", lookup, 2, flow::look_up}, linearity::in_first);
-    case op::scatter: return with_rules({"scatter", "", lookup, 2, flow::add_rows}, linearity::in_first);
-    case op::place: return with_rules({"place", "", lookup, 2, flow::scatter_values}, linearity::in_first);
-    case op::pick: return with_rules({"pick", "", lookup, 2, flow::all}, linearity::in_first);
-    case op::softmax: return {"softmax", "", rowwise, 1, flow::last};
-    case op::topk_softmax: return {"topk_softmax", "", rowwise, 1, flow::last};
-    case op::softmax_grad: return {"softmax_grad", "", rowwise, 2, flow::last};
-    case op::normalize: return reading_memory({"normalize", "", rowwise, 2, flow::first});
-    case op::normalize_grad: return {"normalize_grad", "", rowwise, 3, flow::outer};
-    case op::rope: return with_rules({"rope", "", rowwise, 2, flow::last}, linearity::in_first, axis_split::parts);
-    case op::dropout: return {"dropout", "", pointwise, 3, flow::first};
+      return with_rules({"rotate_grad", "", rotation, 3, axis_flow::add_blocks}, linearity::no, axis_split::parts);
+    case op::kron: return with_rules({"kron", "", algebra, 2, axis_flow::all}, linearity::in_each);
+    case op::row_kron: return with_rules({"row_kron", "", algebra, 2, axis_flow::last}, linearity::in_each);
+    case op::gather: return with_rules({"gather", "", lookup, 2, axis_flow::look_up}, linearity::in_first);
+    case op::scatter: return with_rules({"scatter", "", lookup, 2, axis_flow::add_rows}, linearity::in_first);
+    case op::place: return with_rules({"place", "", lookup, 2, axis_flow::scatter_values}, linearity::in_first);
+    case op::pick: return with_rules({"pick", "", lookup, 2, axis_flow::all}, linearity::in_first);
+    case op::softmax: return {"softmax", "", rowwise, 1, axis_flow::last};
+    case op::topk_softmax: return {"topk_softmax", "", rowwise, 1, axis_flow::last};
+    case op::softmax_grad: return {"softmax_grad", "", rowwise, 2, axis_flow::last};
+    case op::normalize: return reading_memory({"normalize", "", rowwise, 2, axis_flow::first});
+    case op::normalize_grad: return {"normalize_grad", "", rowwise, 3, axis_flow::outer};
+    case op::rope: return with_rules({"rope", "", rowwise, 2, axis_flow::last}, linearity::in_first, axis_split::parts);
+    case op::dropout: return {"dropout", "", pointwise, 3, axis_flow::first};
     case op::cross_entropy:
-      return with_rules({"cross_entropy", "", rowwise, 2, flow::labelled}, linearity::no, axis_split::summands);
+      return with_rules({"cross_entropy", "", rowwise, 2, axis_flow::labelled}, linearity::no, axis_split::summands);
     case op::cross_entropy_grad:
-      return with_rules({"cross_entropy_grad", "", rowwise, 3, flow::labelled}, linearity::no, axis_split::parts);
-    case op::attention: return with_rules({"attention", "", attention, 2, flow::all}, linearity::no, axis_split::parts);
+      return with_rules({"cross_entropy_grad", "", rowwise, 3, axis_flow::labelled}, linearity::no, axis_split::parts);
+    case op::attention:
+      return with_rules({"attention", "", attention, 2, axis_flow::all}, linearity::no, axis_split::parts);
     case op::attention_grad:
-      return with_rules({"attention_grad", "", attention, 3, flow::all}, linearity::no, axis_split::parts);
+      return with_rules({"attention_grad", "", attention, 3, axis_flow::all}, linearity::no, axis_split::parts);
     case op::cached_attention:
-      return with_rules({"cached_attention", "", attention, 3, flow::all}, linearity::no, axis_split::parts);
-    case op::route: return {"route", "", lookup, 1, flow::routed};
-    case op::dispatch: return {"dispatch", "", lookup, 2, flow::routed};
-    case op::combine: return {"combine", "", lookup, 2, flow::routed_sum};
-    case op::grouped_matmul: return reading_memory({"grouped_matmul", "", product, 3, flow::routed});
-    case op::grouped_wgrad: return reading_memory({"grouped_wgrad", "", product, 3, flow::routed_sum});
-    case op::patches: return with_rules({"patches", "", layout, 1, flow::im2col}, linearity::in_all);
-    case op::unpatch: return with_rules({"unpatch", "", layout, 1, flow::col2im}, linearity::in_all);
-    case op::rank_sum: return {"sum_over_ranks", "", collective, 1, flow::all};
-    case op::rank_max: return {"largest_over_ranks", "", collective, 1, flow::all};
-    case op::host: return {"host", "", opaque, 1, flow::all};
+      return with_rules({"cached_attention", "", attention, 3, axis_flow::all}, linearity::no, axis_split::parts);
+    case op::route: return {"route", "", lookup, 1, axis_flow::routed};
+    case op::dispatch: return {"dispatch", "", lookup, 2, axis_flow::routed};
+    case op::combine: return {"combine", "", lookup, 2, axis_flow::routed_sum};
+    case op::grouped_matmul: return reading_memory({"grouped_matmul", "", product, 3, axis_flow::routed});
+    case op::grouped_wgrad: return reading_memory({"grouped_wgrad", "", product, 3, axis_flow::routed_sum});
+    case op::patches: return with_rules({"patches", "", layout, 1, axis_flow::im2col}, linearity::in_all);
+    case op::unpatch: return with_rules({"unpatch", "", layout, 1, axis_flow::col2im}, linearity::in_all);
+    case op::rank_sum: return {"sum_over_ranks", "", collective, 1, axis_flow::all};
+    case op::rank_max: return {"largest_over_ranks", "", collective, 1, axis_flow::all};
+    case op::host: return {"host", "", opaque, 1, axis_flow::all};
   }
-  return {"?", "", opaque, 0, flow::all};
+  return {"?", "", opaque, 0, axis_flow::all};
 }
 struct op_rows {
-  op_row of[static_cast<int>(op::host) + 1]{};
+  op_traits of[static_cast<int>(op::host) + 1]{};
   constexpr op_rows() {
-    for (int i = 0; i <= static_cast<int>(op::host); ++i) of[i] = row_of(static_cast<op>(i));
+    for (int i = 0; i <= static_cast<int>(op::host); ++i) of[i] = list_traits(static_cast<op>(i));
   }
 };
 inline constexpr op_rows table{};  // a table look-up costs constant evaluation fewer steps than the switch
 }  // namespace detail
-constexpr const op_row& row(op o) { return detail::table.of[static_cast<int>(o)]; }
-constexpr bool is_leaf(op o) { return row(o).kind == op_class::leaf; }
-constexpr bool is_pointwise(op o) { return row(o).kind == op_class::pointwise; }
-constexpr bool is_named(op o) { return row(o).from != source::generated; }
-constexpr bool is_routed(op o) { return row(o).axes == flow::routed || row(o).axes == flow::routed_sum; }
-constexpr bool accumulates_result(op o) { return row(o).axes >= flow::reduce; }
+constexpr const op_traits& traits_of(op o) { return detail::table.of[static_cast<int>(o)]; }
+constexpr bool is_leaf(op o) { return traits_of(o).kind == op_class::leaf; }
+constexpr bool is_pointwise(op o) { return traits_of(o).kind == op_class::pointwise; }
+constexpr bool is_named(op o) { return traits_of(o).from != source::generated; }
+constexpr bool is_routed(op o) {
+  return traits_of(o).axes == axis_flow::routed || traits_of(o).axes == axis_flow::routed_sum;
+}
+constexpr bool accumulates_result(op o) { return traits_of(o).axes >= axis_flow::reduce; }
 }  // namespace graft
 namespace graft {
 inline constexpr int dyn = -1;
@@ -303,8 +306,10 @@ constexpr dim entry_dim(int index) { return {-1 - index}; }
 }  // namespace graft
 namespace graft {
 inline constexpr long long saturated = std::numeric_limits<long long>::max();
-constexpr long long times(long long a, long long b) { return b > 0 && a > saturated / b ? saturated : a * b; }
-constexpr long long plus(long long a, long long b) { return b > 0 && a > saturated - b ? saturated : a + b; }
+constexpr long long saturating_multiply(long long a, long long b) {
+  return b > 0 && a > saturated / b ? saturated : a * b;
+}
+constexpr long long saturating_add(long long a, long long b) { return b > 0 && a > saturated - b ? saturated : a + b; }
 }  // namespace graft
 namespace graft {
 struct text {
@@ -436,15 +441,17 @@ struct size_table {
     if (a == unknown || b == unknown) return unknown;
     switch (t.what) {
       case size_entry::kind::name: break;
-      case size_entry::kind::sum: return plus(a, b);
+      case size_entry::kind::sum: return saturating_add(a, b);
       case size_entry::kind::difference: return a < b ? unknown : a - b;
-      case size_entry::kind::product: return times(a, b);
+      case size_entry::kind::product: return saturating_multiply(a, b);
       case size_entry::kind::quotient: return b == 0 ? unknown : a / b;
-      case size_entry::kind::triangle: return a < 2 ? 0 : a % 2 == 0 ? times(a / 2, a - 1) : times(a, a / 2);
-      case size_entry::kind::butterfly: return b <= 1 ? a : a % 2 != 0 || b > 32 ? 0 : times(a, 1LL << (b - 1));
+      case size_entry::kind::triangle:
+        return a < 2 ? 0 : a % 2 == 0 ? saturating_multiply(a / 2, a - 1) : saturating_multiply(a, a / 2);
+      case size_entry::kind::butterfly:
+        return b <= 1 ? a : a % 2 != 0 || b > 32 ? 0 : saturating_multiply(a, 1LL << (b - 1));
       case size_entry::kind::window: {
         const long long stride = value(t.c, named, nominal), pad = value(t.d, named, nominal);
-        const long long padded = pad == unknown ? unknown : plus(a, times(2, pad));
+        const long long padded = pad == unknown ? unknown : saturating_add(a, saturating_multiply(2, pad));
         return stride <= 0 || pad == unknown || padded < b ? unknown : (padded - b) / stride + 1;
       }
     }
@@ -462,11 +469,11 @@ struct size_table {
     if (t.what == sum && (a == unknown) != (b == unknown))
       return a == unknown ? n > b && solve(t.a, n - b, s) : n > a && solve(t.b, n - a, s);
     if (t.what == difference && (a == unknown) != (b == unknown))
-      return a == unknown ? solve(t.a, plus(n, b), s) : a > n && solve(t.b, a - n, s);
+      return a == unknown ? solve(t.a, saturating_add(n, b), s) : a > n && solve(t.b, a - n, s);
     if (t.what == product && a > 0 && b == unknown) return n % a == 0 && solve(t.b, n / a, s);
     if (t.what == product && b > 0 && a == unknown) return n % b == 0 && solve(t.a, n / b, s);
     if (t.what == quotient && a > 0 && b == unknown) return n > 0 && a % n == 0 && solve(t.b, a / n, s);
-    if (t.what == quotient && b > 0 && a == unknown) return solve(t.a, times(n, b), s);
+    if (t.what == quotient && b > 0 && a == unknown) return solve(t.a, saturating_multiply(n, b), s);
     if (t.what == triangle && a == unknown) {
       for (long long k = 1; k * (k - 1) / 2 <= n; ++k)
         if (k * (k - 1) / 2 == n && n > 0) return solve(t.a, k, s);
@@ -540,7 +547,7 @@ struct node {
   constexpr dim cols() const { return d[3]; }
   constexpr id operand(int i) const { return i == 0 ? a : i == 1 ? b : c; }
 };
-enum class fault : unsigned char {
+enum class formula_error : unsigned char {
   none,
   too_many_sizes,
   name_is_taken,
@@ -549,7 +556,7 @@ enum class fault : unsigned char {
   not_differentiable
 };
 struct failure {
-  fault what = fault::none;
+  formula_error what = formula_error::none;
   id at = none_id;
   int line = 0;
   const char* name = "";  // the leaf or size that the error names; not_on_experts: the method
@@ -623,7 +630,7 @@ template <int Nodes, int Sizes, int Paths, int Needs, int Outs> struct stored_gr
   }
 };
 template <int Nodes, int Sizes, int Paths, int Needs, int Outs>
-constexpr stored_graph<Nodes, Sizes, Paths, Needs, Outs> store(const graph& from) {
+constexpr stored_graph<Nodes, Sizes, Paths, Needs, Outs> store_graph(const graph& from) {
   stored_graph<Nodes, Sizes, Paths, Needs, Outs> g;
   g.of = counts_of(from);
   if (!g.fits()) return g;
@@ -646,19 +653,19 @@ constexpr bool is_scalar(const node& v) {
     if (v.d[i].v != 1) return false;
   return true;
 }
-[[gnu::noinline]] constexpr long long count(const graph& g, id i, const size_values& s) {
+[[gnu::noinline]] constexpr long long element_count(const graph& g, id i, const size_values& s) {
   long long n = 1;
   for (dim d : g[i].d) {
     const long long v = g.sizes.value(d, s);
     if (v == unknown) return unknown;
-    n = times(n, v);
+    n = saturating_multiply(n, v);
   }
   return n;
 }
 constexpr long long nominal_count(const graph& g, id i) {
   long long n = 1;
   for (dim d : g.n[i].d)
-    if (d.v != 1) n = times(n, g.sizes.nominal(d));
+    if (d.v != 1) n = saturating_multiply(n, g.sizes.nominal(d));
   return n;
 }
 }  // namespace graft
@@ -715,7 +722,7 @@ struct builder {
         return entry_dim(i);
     }
     if (t.what == size_entry::kind::name) {
-      if (names == max_names) return stop({fault::too_many_sizes, none_id, 0, t.name}), dim{1};
+      if (names == max_names) return stop({formula_error::too_many_sizes, none_id, 0, t.name}), dim{1};
       t.index = names++;
     }
     size_list.push(t);
@@ -792,7 +799,7 @@ struct builder {
     return derived_size(size_entry::kind::window, length, kernel, stride, pad);
   }
   constexpr void stop(const failure& f) {
-    if (bad.what == fault::none) bad = f;
+    if (bad.what == formula_error::none) bad = f;
   }
   [[gnu::cold, gnu::noinline]] constexpr void require(requirement::kind k, dim lhs, dim rhs, id at, int line) {
     if (k != requirement::kind::divides && lhs == rhs) return;
@@ -866,7 +873,7 @@ struct builder {
     if (made == before && is_named(o))
       for (id i = 0; i < before; ++i)
         if (nodes[i].path == path && nodes[i].a < 0 && is_named(nodes[i].what) && same_text(nodes[i].name, name))
-          stop({fault::name_is_taken, i, line, name});
+          stop({formula_error::name_is_taken, i, line, name});
     return made;
   }
   [[gnu::cold, gnu::noinline]] constexpr id constant(double value) {
@@ -1088,8 +1095,6 @@ constexpr id sum_to(builder& g, id a, id like) {
   if (broadcasts_to(g, like, a)) return a;
   return g.emit(g.shaped(op::sum_to, like, a));
 }
-}  // namespace graft::make_node
-namespace graft::make_node {
 [[gnu::cold, gnu::noinline]] constexpr id transpose(builder& g, id a, int line = 0) {
   if (g.is(a, op::transpose)) return g.n[a].a;
   node v = g.shaped(op::transpose, a, a, none_id, none_id, line);
@@ -1253,8 +1258,6 @@ constexpr id unpatch(builder& g, id rows, id image, const node& from) {
   for (int i = 0; i < 4; ++i) v.k[i] = from.k[i];
   return g.emit(v);
 }
-}  // namespace graft::make_node
-namespace graft::make_node {
 constexpr id square(builder& g, op o, id a, id b, dim terms, int line) {
   g.require(requirement::kind::square, g.n[a].d[2], g.n[a].d[3], a, line);
   node v = g.shaped(o, a, a, b, none_id, line);
@@ -1308,9 +1311,9 @@ struct extent {
   constexpr extent(int value) : d{value} {}
   constexpr extent(builder* b, dim size) : g(b), d(size) {}
 };
-constexpr builder* either(builder* a, builder* b) { return a != nullptr ? a : b; }
+constexpr builder* builder_of(builder* a, builder* b) { return a != nullptr ? a : b; }
 constexpr extent operator*(extent a, extent b) {
-  builder* g = either(a.g, b.g);
+  builder* g = builder_of(a.g, b.g);
   return g == nullptr ? extent(a.d.v * b.d.v) : extent(g, g->times(a.d, b.d));
 }
 struct divisor {  // the right operand of / or -, with its source line
@@ -1320,15 +1323,15 @@ struct divisor {  // the right operand of / or -, with its source line
   constexpr divisor(int by, int where = __builtin_LINE()) : e(by), line(where) {}
 };
 constexpr extent operator/(extent a, divisor b) {
-  builder* g = either(a.g, b.e.g);
+  builder* g = builder_of(a.g, b.e.g);
   return g == nullptr ? extent(a.d.v / b.e.d.v) : extent(g, g->over(a.d, b.e.d, b.line));
 }
 constexpr extent operator+(extent a, extent b) {
-  builder* g = either(a.g, b.g);
+  builder* g = builder_of(a.g, b.g);
   return g == nullptr ? extent(a.d.v + b.d.v) : extent(g, g->plus(a.d, b.d));
 }
 constexpr extent operator-(extent a, divisor b) {
-  builder* g = either(a.g, b.e.g);
+  builder* g = builder_of(a.g, b.e.g);
   return g == nullptr ? extent(a.d.v - b.e.d.v) : extent(g, g->minus(a.d, b.e.d, b.line));
 }
 struct ex {
@@ -1338,61 +1341,61 @@ struct ex {
   constexpr extent rows() const { return {g, g->n[i].d[2]}; }
   constexpr extent cols() const { return {g, g->n[i].d[3]}; }
 };
-struct at {  // an operand with its source line
+struct operand {  // an operand with its source line
   ex e;
   int line;
-  constexpr at(ex operand, int where = __builtin_LINE()) : e(operand), line(where) {}
+  constexpr operand(ex value, int where = __builtin_LINE()) : e(value), line(where) {}
 };
-constexpr ex operator*(ex a, at b) {
+constexpr ex operator*(ex a, operand b) {
   builder& g = *a.g;
   const node &p = *a, &q = *b.e;
   if (is_scalar(p) || is_scalar(q)) return {&g, make_node::mul(g, a.i, b.e.i, b.line)};
   if (p.d[3] == dim{1} && p.d[2] == q.d[2] && q.d[3] != dim{1}) return {&g, make_node::mul(g, a.i, b.e.i, b.line)};
   return {&g, make_node::matmul(g, a.i, b.e.i, false, false, b.line)};
 }
-constexpr ex operator+(ex a, at b) { return {a.g, make_node::add(*a.g, a.i, b.e.i, b.line)}; }
-constexpr ex operator-(ex a, at b) { return {a.g, make_node::sub(*a.g, a.i, b.e.i, b.line)}; }
-constexpr ex operator/(ex a, at b) { return {a.g, make_node::div(*a.g, a.i, b.e.i, b.line)}; }
-constexpr ex mul(ex a, at b) { return {a.g, make_node::mul(*a.g, a.i, b.e.i, b.line)}; }
-constexpr at same_as(at like, double s) { return {{like.e.g, like.e.g->constant(s)}, like.line}; }
-constexpr ex operator*(double s, at b) { return same_as(b, s).e * b; }
-constexpr ex operator+(double s, at b) { return same_as(b, s).e + b; }
-constexpr ex operator-(double s, at b) { return same_as(b, s).e - b; }
-constexpr ex operator/(double s, at b) { return same_as(b, s).e / b; }
-constexpr ex operator*(at a, double s) { return s * a; }
-constexpr ex operator+(at a, double s) { return a.e + same_as(a, s); }
-constexpr ex operator-(at a, double s) { return a.e - same_as(a, s); }
-constexpr ex operator/(at a, double s) { return a.e / same_as(a, s); }
-constexpr ex operator-(at a) { return -1.0 * a; }
-constexpr ex& operator+=(ex& a, at b) { return a = a + b; }
-constexpr ex& operator-=(ex& a, at b) { return a = a - b; }
-constexpr ex& operator*=(ex& a, at b) { return a = a * b; }
-constexpr ex& operator/=(ex& a, at b) { return a = a / b; }
-constexpr ex max(ex a, at b) { return {a.g, make_node::pointwise(*a.g, op::maximum, a.i, b.e.i, b.line)}; }
-constexpr ex min(ex a, at b) { return {a.g, make_node::pointwise(*a.g, op::minimum, a.i, b.e.i, b.line)}; }
-constexpr ex t(at a) { return {a.e.g, make_node::transpose(*a.e.g, a.e.i, a.line)}; }
-constexpr ex sqrt(at a) { return {a.e.g, make_node::unary(*a.e.g, op::sqrt, a.e.i, a.line)}; }
-constexpr ex exp(at a) { return {a.e.g, make_node::unary(*a.e.g, op::exp, a.e.i, a.line)}; }
-constexpr ex log(at a) { return {a.e.g, make_node::unary(*a.e.g, op::log, a.e.i, a.line)}; }
-constexpr ex sin(at a) { return {a.e.g, make_node::unary(*a.e.g, op::sin, a.e.i, a.line)}; }
-constexpr ex cos(at a) { return {a.e.g, make_node::unary(*a.e.g, op::cos, a.e.i, a.line)}; }
-constexpr ex erf(at a) { return {a.e.g, make_node::unary(*a.e.g, op::erf, a.e.i, a.line)}; }
-constexpr ex silu(at a) { return {a.e.g, make_node::unary(*a.e.g, op::silu, a.e.i, a.line)}; }
-constexpr ex gelu(at a) { return {a.e.g, make_node::unary(*a.e.g, op::gelu, a.e.i, a.line)}; }
-constexpr ex gelu_tanh(at a) { return {a.e.g, make_node::unary(*a.e.g, op::gelu_tanh, a.e.i, a.line)}; }
-constexpr ex tanh(at a) { return {a.e.g, make_node::unary(*a.e.g, op::tanh, a.e.i, a.line)}; }
-constexpr ex sigmoid(at a) { return {a.e.g, make_node::unary(*a.e.g, op::sigmoid, a.e.i, a.line)}; }
-constexpr ex relu(at a) { return {a.e.g, make_node::unary(*a.e.g, op::relu, a.e.i, a.line)}; }
-constexpr ex detach(at a) { return {a.e.g, make_node::unary(*a.e.g, op::detach, a.e.i, a.line)}; }
-constexpr ex row_dot(ex a, at b) { return {a.g, make_node::row_dot(*a.g, a.i, b.e.i, b.line)}; }
-constexpr ex row_norm(at a) { return sqrt({row_dot(a.e, a), a.line}); }
-constexpr ex col_norm(at a) {
+constexpr ex operator+(ex a, operand b) { return {a.g, make_node::add(*a.g, a.i, b.e.i, b.line)}; }
+constexpr ex operator-(ex a, operand b) { return {a.g, make_node::sub(*a.g, a.i, b.e.i, b.line)}; }
+constexpr ex operator/(ex a, operand b) { return {a.g, make_node::div(*a.g, a.i, b.e.i, b.line)}; }
+constexpr ex mul(ex a, operand b) { return {a.g, make_node::mul(*a.g, a.i, b.e.i, b.line)}; }
+constexpr operand same_as(operand like, double s) { return {{like.e.g, like.e.g->constant(s)}, like.line}; }
+constexpr ex operator*(double s, operand b) { return same_as(b, s).e * b; }
+constexpr ex operator+(double s, operand b) { return same_as(b, s).e + b; }
+constexpr ex operator-(double s, operand b) { return same_as(b, s).e - b; }
+constexpr ex operator/(double s, operand b) { return same_as(b, s).e / b; }
+constexpr ex operator*(operand a, double s) { return s * a; }
+constexpr ex operator+(operand a, double s) { return a.e + same_as(a, s); }
+constexpr ex operator-(operand a, double s) { return a.e - same_as(a, s); }
+constexpr ex operator/(operand a, double s) { return a.e / same_as(a, s); }
+constexpr ex operator-(operand a) { return -1.0 * a; }
+constexpr ex& operator+=(ex& a, operand b) { return a = a + b; }
+constexpr ex& operator-=(ex& a, operand b) { return a = a - b; }
+constexpr ex& operator*=(ex& a, operand b) { return a = a * b; }
+constexpr ex& operator/=(ex& a, operand b) { return a = a / b; }
+constexpr ex max(ex a, operand b) { return {a.g, make_node::pointwise(*a.g, op::maximum, a.i, b.e.i, b.line)}; }
+constexpr ex min(ex a, operand b) { return {a.g, make_node::pointwise(*a.g, op::minimum, a.i, b.e.i, b.line)}; }
+constexpr ex t(operand a) { return {a.e.g, make_node::transpose(*a.e.g, a.e.i, a.line)}; }
+constexpr ex sqrt(operand a) { return {a.e.g, make_node::unary(*a.e.g, op::sqrt, a.e.i, a.line)}; }
+constexpr ex exp(operand a) { return {a.e.g, make_node::unary(*a.e.g, op::exp, a.e.i, a.line)}; }
+constexpr ex log(operand a) { return {a.e.g, make_node::unary(*a.e.g, op::log, a.e.i, a.line)}; }
+constexpr ex sin(operand a) { return {a.e.g, make_node::unary(*a.e.g, op::sin, a.e.i, a.line)}; }
+constexpr ex cos(operand a) { return {a.e.g, make_node::unary(*a.e.g, op::cos, a.e.i, a.line)}; }
+constexpr ex erf(operand a) { return {a.e.g, make_node::unary(*a.e.g, op::erf, a.e.i, a.line)}; }
+constexpr ex silu(operand a) { return {a.e.g, make_node::unary(*a.e.g, op::silu, a.e.i, a.line)}; }
+constexpr ex gelu(operand a) { return {a.e.g, make_node::unary(*a.e.g, op::gelu, a.e.i, a.line)}; }
+constexpr ex gelu_tanh(operand a) { return {a.e.g, make_node::unary(*a.e.g, op::gelu_tanh, a.e.i, a.line)}; }
+constexpr ex tanh(operand a) { return {a.e.g, make_node::unary(*a.e.g, op::tanh, a.e.i, a.line)}; }
+constexpr ex sigmoid(operand a) { return {a.e.g, make_node::unary(*a.e.g, op::sigmoid, a.e.i, a.line)}; }
+constexpr ex relu(operand a) { return {a.e.g, make_node::unary(*a.e.g, op::relu, a.e.i, a.line)}; }
+constexpr ex detach(operand a) { return {a.e.g, make_node::unary(*a.e.g, op::detach, a.e.i, a.line)}; }
+constexpr ex row_dot(ex a, operand b) { return {a.g, make_node::row_dot(*a.g, a.i, b.e.i, b.line)}; }
+constexpr ex row_norm(operand a) { return sqrt({row_dot(a.e, a), a.line}); }
+constexpr ex col_norm(operand a) {
   const ex column = row_norm({t(a), a.line});
   return t({column, a.line});
 }
-constexpr ex strict_upper(at a) { return {a.e.g, make_node::unary(*a.e.g, op::upper, a.e.i, a.line)}; }
-constexpr ex inverse(at a) { return {a.e.g, make_node::inverse(*a.e.g, a.e.i, a.line)}; }
-constexpr ex orthonormal(at a) { return {a.e.g, make_node::unary(*a.e.g, op::orthonormal, a.e.i, a.line)}; }
+constexpr ex strict_upper(operand a) { return {a.e.g, make_node::unary(*a.e.g, op::upper, a.e.i, a.line)}; }
+constexpr ex inverse(operand a) { return {a.e.g, make_node::inverse(*a.e.g, a.e.i, a.line)}; }
+constexpr ex orthonormal(operand a) { return {a.e.g, make_node::unary(*a.e.g, op::orthonormal, a.e.i, a.line)}; }
 constexpr ex skew(ex packed, extent b, int line = __builtin_LINE()) {
   return {packed.g, make_node::skew(*packed.g, packed.i, b.d, line)};
 }
@@ -1402,11 +1405,11 @@ constexpr ex circulant(ex rows, bool mirrored = false, int line = __builtin_LINE
 constexpr ex neumann(ex q, extent terms, int line = __builtin_LINE()) {
   return {q.g, make_node::neumann(*q.g, q.i, terms.d, line)};
 }
-constexpr ex kron(ex a, at b) { return {a.g, make_node::kron(*a.g, a.i, b.e.i, b.line)}; }
+constexpr ex kron(ex a, operand b) { return {a.g, make_node::kron(*a.g, a.i, b.e.i, b.line)}; }
 constexpr ex repeat(ex a, extent cols, int line = __builtin_LINE()) {
   return {a.g, make_node::repeat(*a.g, a.i, cols.d, line)};
 }
-constexpr ex softmax(at a) { return {a.e.g, make_node::unary(*a.e.g, op::softmax, a.e.i, a.line)}; }
+constexpr ex softmax(operand a) { return {a.e.g, make_node::unary(*a.e.g, op::softmax, a.e.i, a.line)}; }
 constexpr ex topk_softmax(ex a, extent k, int line = __builtin_LINE()) {
   return {a.g, make_node::topk_softmax(*a.g, a.i, k.d, line)};
 }
@@ -1435,18 +1438,22 @@ constexpr ex place(ex values, ex index, extent rows, extent cols, int line = __b
 constexpr ex pick(ex from, ex index, int line = __builtin_LINE()) {
   return {from.g, make_node::pick_column(*from.g, from.i, index.i, line)};
 }
-constexpr ex unrotate(ex w, at blocks) { return {w.g, make_node::rotate(*w.g, w.i, blocks.e.i, true, blocks.line)}; }
-constexpr ex rotate(ex w, at blocks) { return {w.g, make_node::rotate(*w.g, w.i, blocks.e.i, false, blocks.line)}; }
+constexpr ex unrotate(ex w, operand blocks) {
+  return {w.g, make_node::rotate(*w.g, w.i, blocks.e.i, true, blocks.line)};
+}
+constexpr ex rotate(ex w, operand blocks) {
+  return {w.g, make_node::rotate(*w.g, w.i, blocks.e.i, false, blocks.line)};
+}
 constexpr ex orthogonal(ex a) {
   a.g->n[a.i].orthogonal = true;
   return a;
 }
-constexpr ex host(const char* name, at a) {
+constexpr ex host(const char* name, operand a) {
   node v = a.e.g->shaped(op::host, a.e.i, a.e.i, none_id, none_id, a.line);
   v.name = name;
   return {a.e.g, a.e.g->emit(v)};
 }
-constexpr ex host_rows(const char* name, extent rows, at a) {
+constexpr ex host_rows(const char* name, extent rows, operand a) {
   node v = a.e.g->shaped(op::host, a.e.i, a.e.i, none_id, none_id, a.line);
   v.name = name;
   v.tb = true;
@@ -1466,7 +1473,7 @@ struct scope {
   constexpr scope shared() const { return {g, path}; }
   constexpr extent size(const char* name, int value = dyn, int nominal = 0) const {
     if (value == dyn) return {g, g->size_named(name, path, nominal)};
-    if (value < 0) g->stop({fault::size_is_negative, none_id, 0, name, value});
+    if (value < 0) g->stop({formula_error::size_is_negative, none_id, 0, name, value});
     return {g, dim{value < 0 ? 1 : value}};
   }
   constexpr extent tokens(int nominal = 4096) const { return {g, g->size_named("tokens", 0, nominal, true)}; }
@@ -1475,7 +1482,7 @@ struct scope {
     if (experts == dim{1} || o == op::scalar)
       return {g, g->leaf(o, name.s, path, rank, d0.d, d1.d, d2.d, d3.d, name.line)};
     if (rank == 2) return {g, g->leaf(o, name.s, path, 3, {1}, experts, d2.d, d3.d, name.line)};
-    if (rank != 1) g->stop({fault::not_on_experts, none_id, name.line, name.s});
+    if (rank != 1) g->stop({formula_error::not_on_experts, none_id, name.line, name.s});
     const id columns = g->leaf(o, name.s, path, 2, {1}, {1}, experts, d2.d, name.line);
     return {g, make_node::reshape(*g, columns, {1}, experts, d2.d, d3.d, name.line)};
   }
@@ -1589,7 +1596,7 @@ template <class A, class Function> constexpr auto captured_on(scope p, ex W, Fun
       const node v = p.g->n[i];
       bool of_expert = false;
       for (int k = 0; k < 3; ++k) of_expert = of_expert || (v.operand(k) >= 0 && !is_scalar(p.g->n[v.operand(k)]));
-      if (of_expert && !acts_per_expert(*p.g, i)) p.g->stop({fault::not_on_experts, i, v.line, A::name});
+      if (of_expert && !acts_per_expert(*p.g, i)) p.g->stop({formula_error::not_on_experts, i, v.line, A::name});
     }
   return made;
 }
@@ -2873,7 +2880,7 @@ struct stages {
   stages s{sequence<stage>(g.size, stage::load), sequence<bool>(g.size, false)};
   for (id i = 0; i < g.size; ++i) {
     const node& v = g[i];
-    s.of[i] = row(v.what).known_at;
+    s.of[i] = traits_of(v.what).known_at;
     for (int k = 0; k < 3; ++k)
       if (v.operand(k) >= 0 && s.of[v.operand(k)] > s.of[i]) s.of[i] = s.of[v.operand(k)];
     for (dim d : v.d)
@@ -2914,7 +2921,7 @@ constexpr node_set reachable(const graph& g) {
   }
   return s;
 }
-constexpr node_set below(const graph& g, id root) {
+constexpr node_set dependencies(const graph& g, id root) {
   node_set s(root + 1);
   bool* const in = s.in.data();
   if (root >= 0) in[root] = true;
@@ -2930,7 +2937,7 @@ constexpr node_set below(const graph& g, id root) {
 constexpr bool contains(const graph& g, id root, op what) {
   if (root < 0 || g.n[root].what == what) return root >= 0;
   if (g.n[root].a < 0) return false;
-  const node_set s = below(g, root);
+  const node_set s = dependencies(g, root);
   const bool* const in = s.in.data();
   for (id i = 0; i <= root; ++i)
     if (in[i] && g.n[i].what == what) return true;
@@ -2951,8 +2958,8 @@ constexpr id base_leaf(const graph& g, id i) {
 }
 }  // namespace graft
 namespace graft {
-enum class slot : unsigned char { none, prologue, mainloop, branch, epilogue, reduce, standalone };
-constexpr const char* name_of(slot s) {
+enum class launch_slot : unsigned char { none, prologue, mainloop, branch, epilogue, reduce, standalone };
+constexpr const char* name_of(launch_slot s) {
   constexpr const char* names[] = {"", "prologue", "mainloop", "low-rank branch", "epilogue", "reduce", ""};
   return names[static_cast<int>(s)];
 }
@@ -2975,7 +2982,7 @@ template <class Function> class target_function {
 }  // namespace graft
 namespace graft {
 constexpr const char* launch_name_of(const node& v) {
-  switch (row(v.what).kind) {
+  switch (traits_of(v.what).kind) {
     case op_class::product: return "GEMM";
     case op_class::lookup: return accumulates_result(v.what) ? "reduce" : "gather";
     case op_class::rotation: return accumulates_result(v.what) ? "reduce" : "rotation";
@@ -3002,7 +3009,7 @@ struct nodes_launch {
   bool joined = false;  // nodes that depend on all rows join it; attention, collectives and host functions stand alone
   constexpr id anchor() const { return first; }
   constexpr const char* name(const graph& g) const {
-    const op_class kind = row(g[first].what).kind;
+    const op_class kind = traits_of(g[first].what).kind;
     return joined && kind != op_class::attention && !stands_alone(kind) ? "small matrices" : launch_name_of(g[first]);
   }
   static constexpr bool stands_alone(op_class kind) { return kind == op_class::opaque || kind == op_class::collective; }
@@ -3043,7 +3050,9 @@ struct rowwise_launch {
   constexpr bool found() const { return inside.size() > 1; }
   constexpr id anchor() const { return norm >= 0 ? norm : result; }
   constexpr const char* name(const graph&) const { return norm >= 0 ? "rowwise" : "elementwise"; }
-  template <class Facts> constexpr int kernels(const Facts& in) const { return count(in.g, result, in.s) == 0 ? 0 : 1; }
+  template <class Facts> constexpr int kernels(const Facts& in) const {
+    return element_count(in.g, result, in.s) == 0 ? 0 : 1;
+  }
   template <class Planner> static constexpr void match(Planner& by);
   template <class Planner> static constexpr void add(Planner& by, int index, id i);
 };
@@ -3150,7 +3159,7 @@ template <class Planner> [[gnu::cold]] constexpr void rowwise_launch::add(Planne
   if (!by.template computed<rowwise_launch>(r.inside, index)) return;
   by.template open<rowwise_launch>(index);
   for (const id n : r.inside)
-    by.add(n, n == r.anchor() ? slot::standalone : r.norm >= 0 ? slot::epilogue : slot::prologue);
+    by.add(n, n == r.anchor() ? launch_slot::standalone : r.norm >= 0 ? launch_slot::epilogue : launch_slot::prologue);
 }
 }  // namespace graft
 namespace graft {
@@ -3174,7 +3183,7 @@ struct attention_launch {
     const auto& rows = by.p.template all<rowwise_launch>();
     const bool takes_heads = static_cast<bool>(by.template can<attention_launch>().fuses_heads);
     for (id i = 0; i < g.size; ++i) {
-      if (row(g[i].what).kind != op_class::attention || !by.is_free(i)) continue;
+      if (traits_of(g[i].what).kind != op_class::attention || !by.is_free(i)) continue;
       int heads = takes_heads && g[i].what == op::cached_attention ? by.template claimed<rowwise_launch>(g[i].a) : -1;
       if (heads >= 0 && (rows[heads].result != g[i].a || by.readers[g[i].a] != 1)) heads = -1;
       if (heads >= 0) by.template work<rowwise_launch>().host[heads] = i;
@@ -3188,8 +3197,52 @@ struct attention_launch {
     if (a.heads >= 0) before = by.p.template all<rowwise_launch>()[a.heads].inside;
     if (a.heads >= 0 ? !by.template computed<rowwise_launch>(before, a.heads) : !by.computed(a.node)) return;
     by.template open<attention_launch>(index);
-    for (const id n : before) by.add(n, slot::prologue);
-    by.add(a.node, slot::standalone);
+    for (const id n : before) by.add(n, launch_slot::prologue);
+    by.add(a.node, launch_slot::standalone);
+  }
+};
+}  // namespace graft
+namespace graft {
+struct expert_gemm {
+  struct capabilities {
+    bool adds_branch = false;  // the kernel of grouped products adds a second product to the first
+  };
+  struct work {};
+  id base = none_id, branch = none_id, result = none_id;
+  constexpr id anchor() const { return result; }
+  constexpr const char* name(const graph&) const { return "grouped GEMM"; }
+  template <class Facts> constexpr int kernels(const Facts& in) const {
+    return element_count(in.g, result, in.s) == 0 ? 0 : 1;
+  }
+  template <class Planner> [[gnu::cold]] static constexpr void match(Planner& by) {
+    if (!by.template can<expert_gemm>().adds_branch) return;
+    auto& all = by.p.template all<expert_gemm>();
+    for (id i = 0; i < by.g.size; ++i) {
+      const node& v = by.g[i];
+      if (v.what != op::add || !by.is_free(i) || !is_product(by, v.a) || !is_product(by, v.b)) continue;
+      const node &a = by.g[v.a], &b = by.g[v.b];
+      if (a.c != b.c || !same_shape(a, v) || !same_shape(b, v)) continue;
+      const bool first_is_branch = reads_product(by.g, v.a) && !reads_product(by.g, v.b);
+      const expert_gemm made{first_is_branch ? v.b : v.a, first_is_branch ? v.a : v.b, i};
+      for (const id n : {made.base, made.branch, made.result}) by.template claim<expert_gemm>(n, all.size());
+      all.push(made);
+    }
+  }
+  template <class Planner> [[gnu::cold]] static constexpr void add(Planner& by, int index, id) {
+    const expert_gemm one = by.p.template all<expert_gemm>()[index];
+    sequence<id> nodes;
+    for (const id n : {one.base, one.branch, one.result}) nodes.push(n);
+    if (!by.template computed<expert_gemm>(nodes, index)) return;
+    by.template open<expert_gemm>(index);
+    by.add(one.base, launch_slot::mainloop), by.add(one.branch, launch_slot::branch),
+        by.add(one.result, launch_slot::epilogue);
+  }
+ private:
+  template <class Planner> static constexpr bool is_product(const Planner& by, id i) {
+    return by.g[i].what == op::grouped_matmul && by.is_free(i) && by.readers[i] == 1;
+  }
+  static constexpr bool reads_product(const graph& g, id i) {
+    return g[unshaped(g, g[i].a)].what == op::grouped_matmul;
   }
 };
 }  // namespace graft
@@ -3214,12 +3267,14 @@ struct wgrad_sum {
   id scaled = none_id, scale = none_id;  // left ⊙ scale, which the launch stores too; scale is precomputed
   constexpr id anchor() const { return product; }
   constexpr const char* name(const graph&) const { return "GEMM"; }
-  template <class Facts> constexpr int kernels(const Facts& in) const { return count(in.g, result, in.s) == 0 ? 0 : 1; }
+  template <class Facts> constexpr int kernels(const Facts& in) const {
+    return element_count(in.g, result, in.s) == 0 ? 0 : 1;
+  }
   template <class F> constexpr void each_wgrad(int index, F f) const { f(index); }
   template <class Planner> constexpr void add_nodes(Planner& by) const {
-    by.add(product, slot::reduce);
-    if (result != product) by.add(result, slot::epilogue);
-    if (scaled >= 0) by.add(scaled, slot::prologue);
+    by.add(product, launch_slot::reduce);
+    if (result != product) by.add(result, launch_slot::epilogue);
+    if (scaled >= 0) by.add(scaled, launch_slot::prologue);
   }
   template <class Planner> static constexpr void match(Planner& by);
   template <class Planner> static constexpr void add(Planner& by, int index, id i);
@@ -3248,7 +3303,7 @@ struct wgrad_sum {
   return s;
 }
 constexpr bool is_call_input(const graph& g, id i) {
-  return is_leaf(g[i].what) && row(g[i].what).known_at == stage::call;
+  return is_leaf(g[i].what) && traits_of(g[i].what).known_at == stage::call;
 }
 [[gnu::cold]] constexpr bool absorb_scaled_operand(const graph& g, const stages& when, id n, wgrad_sum& s) {
   const node& v = g[n];
@@ -3571,7 +3626,9 @@ struct dropout_gemm {
   constexpr bool found() const { return form_kind != form::none; }
   constexpr id anchor() const { return terms[0].product; }
   constexpr const char* name(const graph&) const { return "GEMM"; }
-  template <class Facts> constexpr int kernels(const Facts& in) const { return count(in.g, result, in.s) == 0 ? 0 : 1; }
+  template <class Facts> constexpr int kernels(const Facts& in) const {
+    return element_count(in.g, result, in.s) == 0 ? 0 : 1;
+  }
   template <class Planner> static constexpr void match(Planner& by);
   template <class Planner> static constexpr void add(Planner& by, int index, id i);
 };
@@ -3668,7 +3725,7 @@ constexpr bool is_bare(const gemm_slots& p) {
       continue;
     for (gemm_slots& host : products) {
       if (host.x != t.x || !detail::is_bare(host) || host.weight_is_nt || base_leaf(g, host.weight) < 0) continue;
-      if (below(g, host.result)[t.result]) continue;  // it depends on T itself
+      if (dependencies(g, host.result)[t.result]) continue;  // it depends on T itself
       low_rank_branch branch;
       branch.a = t.weight, branch.a_rank_major = t.weight_is_nt, branch.s = t.result, branch.rank = g[t.result].d[3];
       branch.stores_shrink = true, branch.expands = false;
@@ -3695,9 +3752,9 @@ template <class Planner> [[gnu::cold]] constexpr void dropout_gemm::add(Planner&
   if (d.result != i || !by.template computed<dropout_gemm>(d.inside, index)) return;
   by.template open<dropout_gemm>(index);
   for (const id n : d.inside)
-    by.add(n, by.g[n].what == op::matmul    ? (d.form_kind == form::sum ? slot::reduce : slot::mainloop)
-              : d.form_kind == form::expand ? slot::epilogue
-                                            : slot::prologue);
+    by.add(n, by.g[n].what == op::matmul    ? (d.form_kind == form::sum ? launch_slot::reduce : launch_slot::mainloop)
+              : d.form_kind == form::expand ? launch_slot::epilogue
+                                            : launch_slot::prologue);
 }
 }  // namespace graft
 namespace graft {
@@ -3836,11 +3893,11 @@ struct expression_launch {
     for (id i = by.g.size - 1; i >= 0; --i) {
       if (!finder.free[i] || finder.recomputed[i]) continue;
       sequence<id> nodes = finder.at(i);
-      if (nodes.empty()) continue;
-      for (const id n : nodes)
-        if (n == i || by.is_free(n)) by.template claim<expression_launch>(n, all.size());
-      all.push(static_cast<sequence<id>&&>(nodes));
+      if (!nodes.empty()) all.push(static_cast<sequence<id>&&>(nodes));
     }
+    for (int e = 0; e < all.size(); ++e)
+      for (const id n : all[e])
+        if (n == all[e][0] || (by.is_free(n) && !finder.from_memory[n])) by.template claim<expression_launch>(n, e);
     find_pairs(by);
   }
   template <class Planner> [[gnu::cold]] static constexpr void add(Planner& by, int index, id i) {
@@ -3886,7 +3943,7 @@ struct expression_launch {
   template <class Planner> [[gnu::cold]] static constexpr void add_nodes(Planner& by, int e) {
     const sequence<id>& nodes = by.template work<expression_launch>().expressions[e];
     for (int k = nodes.size() - 1; k >= 0; --k)
-      by.add(nodes[k], slot::standalone, by.template claimed<expression_launch>(nodes[k]) == e);
+      by.add(nodes[k], launch_slot::standalone, by.template claimed<expression_launch>(nodes[k]) == e);
   }
   template <class Planner> [[gnu::cold]] constexpr void add_gate_wgrads(Planner& by) {
     const graph& g = by.g;
@@ -4101,7 +4158,7 @@ constexpr bool fuses_chain(const graph& g, const matrix_chain& c, const size_val
 }
 template <class Facts> constexpr int matrix_chain::kernels(const Facts& in) const {
   if (fuses_chain(in.g, *this, in.s, in.type, in.p.to.template can<matrix_chain>()))
-    return count(in.g, result, in.s) == 0 ? 0 : sums() ? 2 : 1;
+    return element_count(in.g, result, in.s) == 0 ? 0 : sums() ? 2 : 1;
   int n = 0;
   for (const id i : inside()) n += nodes_launch::kernels_of(in, i);
   return n;
@@ -4118,7 +4175,9 @@ template <class Planner> [[gnu::cold]] constexpr void matrix_chain::add(Planner&
   if (c.result != i || !by.template computed<matrix_chain>(c.inside(), index)) return;
   by.template open<matrix_chain>(index);
   for (const id n : c.inside())
-    by.add(n, n == c.result ? slot::mainloop : n == c.left_sum || n == c.right_sum ? slot::reduce : slot::prologue);
+    by.add(n, n == c.result                         ? launch_slot::mainloop
+              : n == c.left_sum || n == c.right_sum ? launch_slot::reduce
+                                                    : launch_slot::prologue);
 }
 }  // namespace graft
 namespace graft {
@@ -4231,7 +4290,7 @@ constexpr bool fuses_stack(const graph& g, const matrix_stack& s, const size_val
 }
 template <class Facts> constexpr int matrix_stack::kernels(const Facts& in) const {
   if (fuses_stack(in.g, *this, in.s, in.p.to.template can<matrix_stack>()))
-    return count(in.g, anchor(), in.s) == 0 ? 0 : 1;
+    return element_count(in.g, anchor(), in.s) == 0 ? 0 : 1;
   int n = 0;
   for (const id i : inside) n += nodes_launch::kernels_of(in, i);
   return n;
@@ -4247,7 +4306,7 @@ template <class Planner> [[gnu::cold]] constexpr void matrix_stack::add(Planner&
   const matrix_stack& s = by.p.template all<matrix_stack>()[index];
   if (!by.template computed<matrix_stack>(s.inside, index)) return;
   by.template open<matrix_stack>(index);
-  for (const id n : s.inside) by.add(n, slot::standalone);
+  for (const id n : s.inside) by.add(n, launch_slot::standalone);
 }
 }  // namespace graft
 namespace graft {
@@ -4354,7 +4413,7 @@ constexpr bool fuses_input_norm(const graph& previous, const Plan& its, const si
     for (int at = 0; at < products.size(); ++at) {
       const gemm_slots& p = products[at];
       if (!hosts(p)) continue;
-      const node_set needed = below(g, p.result);
+      const node_set needed = dependencies(g, p.result);
       node_set made(g.size);  // computed by this launch
       for (const id i : p.inside) made.add(i);
       const bool columnwise = hosts_column_wgrad(p);
@@ -4397,7 +4456,7 @@ struct gemm_launch {
     sequence<int> epilogue_norm;
   };
   id around = none_id;             // the product with the base weight, or the result
-  int product = 0, grouped = 0;    // index of the first product in plan::products, and how many follow it
+  int product = 0, grouped = 0;    // index of the first product in launch_plan::products, and how many follow it
   id gated = none_id;              // the elementwise product of its two results, which is stored instead of them
   int norm = -1;                   // a norm of its result, possibly fused: index of a rowwise_launch
   int fused_wgrads[2] = {-1, -1};  // wgrads that run in its launch: indices of wgrad_sum
@@ -4513,10 +4572,10 @@ struct gemm_launch {
     by.template open<gemm_launch>(all.size());
     all.push({i, by.p.products.size(), group.size() - 1});
     for (const int member : group) all.back().add_product(by, member);
-    if (const id gate = w.gates[group[0]]; gate >= 0) all.back().gated = gate, by.add(gate, slot::epilogue);
+    if (const id gate = w.gates[group[0]]; gate >= 0) all.back().gated = gate, by.add(gate, launch_slot::epilogue);
     if (w.epilogue_norm[group[0]] < 0) return;
     all.back().norm = w.epilogue_norm[group[0]];
-    for (const id n : by.p.template all<rowwise_launch>()[all.back().norm].inside) by.add(n, slot::epilogue);
+    for (const id n : by.p.template all<rowwise_launch>()[all.back().norm].inside) by.add(n, launch_slot::epilogue);
   }
  private:
   template <class Planner> [[gnu::cold]] static constexpr bool inputs_computed(const Planner& by, int member) {
@@ -4539,13 +4598,16 @@ struct gemm_launch {
     for (const id i : s.inside) inside.add(i);
     const id x = s.prologue >= 0 ? s.scaled : s.input_rotation >= 0 ? s.input_rotation : s.x;
     for (const id before_gemm : {s.gate, s.input_rotation})
-      if (before_gemm >= 0) by.add(before_gemm, slot::prologue);
+      if (before_gemm >= 0) by.add(before_gemm, launch_slot::prologue);
     for (id i = 0; i < g.size; ++i) {
       if (!inside[i]) continue;
       const node& v = g[i];
       const bool base = v.what == op::matmul && v.b == s.weight && v.a == x;
       const bool branch = v.what == op::fold || v.what == op::repeat || v.what == op::matmul;
-      by.add(i, base ? slot::mainloop : branch ? slot::branch : i == s.scaled ? slot::prologue : slot::epilogue);
+      by.add(i, base            ? launch_slot::mainloop
+                : branch        ? launch_slot::branch
+                : i == s.scaled ? launch_slot::prologue
+                                : launch_slot::epilogue);
       if (base && product == by.p.products.size() - 1) around = i;
     }
     const auto& host = by.template work<wgrad_sum>().host;
@@ -4569,8 +4631,8 @@ template <class... Kinds> struct kind_list {
   }
   template <template <class> class For> struct values : For<Kinds>... {};
 };
-using launch_kinds = kind_list<dropout_gemm, matrix_chain, wgrad_sum, gemm_launch, matrix_stack, rowwise_launch,
-                               expression_launch, attention_launch, nodes_launch, rows_launch>;
+using launch_kinds = kind_list<dropout_gemm, matrix_chain, wgrad_sum, gemm_launch, expert_gemm, matrix_stack,
+                               rowwise_launch, expression_launch, attention_launch, nodes_launch, rows_launch>;
 namespace detail {
 template <class Kind> struct capabilities_of { typename Kind::capabilities capabilities{}; };
 template <class Kind> struct work_of { typename Kind::work work{}; };
@@ -4605,20 +4667,6 @@ struct target {
 };
 inline constexpr target cpu_target{.name = "cpu"};
 inline constexpr target eager_target{.name = "eager", .granularity = target::work::by_nodes};
-template <std::size_t N> struct where {
-  char pattern[N]{};
-  const target* to = nullptr;
-  bool is_target = false;
-  constexpr where(const char (&text)[N]) {
-    for (std::size_t i = 0; i < N; ++i) pattern[i] = text[i];
-  }
-  constexpr where(const target& t) : to(&t), is_target(true) {}
-};
-where(const target&)->where<1>;
-template <where Where, class Adapter = void> struct on {
-  using adapter = Adapter;
-  static constexpr auto at = Where;
-};
 }  // namespace graft
 namespace graft {
 template <class Layer, const target& To = cpu_target> struct plan_of;  // plan/facts.h
@@ -4804,7 +4852,7 @@ namespace graft {
 }
 [[gnu::cold, gnu::noinline]] constexpr long long base_count(const graph& g, id w) {
   if (!g.n[w].from_base) return 0;
-  const node_set s = below(g, w);
+  const node_set s = dependencies(g, w);
   const bool* const in = s.in.data();
   long long most = 0;
   for (id i = 0; i <= w; ++i)
@@ -5099,7 +5147,7 @@ template <class Rule> [[gnu::cold]] constexpr builder rewrite(const builder& fro
     const node* const made = g.n.data();
     for (id k = data.size(), size = g.n.size(); k < size; ++k) {
       const node& m = made[k];
-      data.push((m.a < 0 && row(m.what).known_at == stage::call) || (m.a >= 0 && data[m.a]) ||
+      data.push((m.a < 0 && traits_of(m.what).known_at == stage::call) || (m.a >= 0 && data[m.a]) ||
                 (m.b >= 0 && data[m.b]) || (m.c >= 0 && data[m.c]));
     }
   }
@@ -5234,50 +5282,51 @@ inline constexpr int mixed_axis = -1, summed_axis = -2;
 constexpr bool by_expert(const node& v) { return v.k[0] == dim{static_cast<int>(routed_by::expert)}; }
 constexpr int axis_after(const graph& g, const node& v, int which, int axis) {
   const bool reduced = v.d[axis] == dim{1} && g[v.operand(which)].d[axis] != dim{1};
-  switch (row(v.what).axes) {
-    case flow::none: return mixed_axis;
-    case flow::each: return axis;
-    case flow::last: return axis < 3 ? axis : mixed_axis;
-    case flow::first: return which == 0 && axis < 3 ? axis : mixed_axis;
-    case flow::outer: return which != 1 && axis < 3 ? axis : mixed_axis;
-    case flow::matrix: return axis < 2 ? axis : mixed_axis;
-    case flow::product: {
+  switch (traits_of(v.what).axes) {
+    case axis_flow::none: return mixed_axis;
+    case axis_flow::each: return axis;
+    case axis_flow::last: return axis < 3 ? axis : mixed_axis;
+    case axis_flow::first: return which == 0 && axis < 3 ? axis : mixed_axis;
+    case axis_flow::outer: return which != 1 && axis < 3 ? axis : mixed_axis;
+    case axis_flow::matrix: return axis < 2 ? axis : mixed_axis;
+    case axis_flow::product: {
       if (axis < 2) return v.sum ? summed_axis : axis;
       const bool transposed = which == 0 ? v.ta : v.tb;
       const bool inner = (which == 0) == ((axis == 3) != transposed);
       return inner ? summed_axis : which == 0 ? 2 : 3;
     }
-    case flow::swap: return axis < 2 ? axis : 5 - axis;
-    case flow::reorder:
+    case axis_flow::swap: return axis < 2 ? axis : 5 - axis;
+    case axis_flow::reorder:
       for (int i = 0; i < 4; ++i)
         if (v.k[i].v == axis) return i;
       return mixed_axis;
-    case flow::regroup: {  // the outermost axis stays outermost, possibly with a multiple of its size
+    case axis_flow::regroup: {  // the outermost axis stays outermost, possibly with a multiple of its size
       const node& a = g[v.a];
       int from = 0, to = 0;
       while (from < 3 && a.d[from] == dim{1}) ++from;
       while (to < 3 && v.d[to] == dim{1}) ++to;
       return axis == from ? to : mixed_axis;
     }
-    case flow::along: return v.k[0].v == axis ? mixed_axis : axis;
-    case flow::spread: return axis == 2 ? 1 : mixed_axis;
-    case flow::collect: return axis == 1 ? 2 : mixed_axis;
-    case flow::look_up: return which == 1 && axis == 3 ? 2 : mixed_axis;
-    case flow::labelled: return which == 1 ? (axis == 3 ? 2 : mixed_axis) : axis < 3 ? axis : mixed_axis;
-    case flow::im2col: return axis == 0 ? 1 : mixed_axis;
-    case flow::col2im: return axis == 1 ? 0 : mixed_axis;
-    case flow::reduce: return reduced ? summed_axis : axis;
-    case flow::add_rows: return axis == (which == 0 ? 2 : 3) ? summed_axis : mixed_axis;
-    case flow::add_blocks: return which < 2 && axis < 3 ? summed_axis : mixed_axis;
-    case flow::scatter_values: return which == 0 && axis == 2 ? summed_axis : mixed_axis;
-    case flow::routed:
-    case flow::routed_sum: {  // tokens, and the rows that they send to experts, are one axis: each token has k rows
+    case axis_flow::along: return v.k[0].v == axis ? mixed_axis : axis;
+    case axis_flow::spread: return axis == 2 ? 1 : mixed_axis;
+    case axis_flow::collect: return axis == 1 ? 2 : mixed_axis;
+    case axis_flow::look_up: return which == 1 && axis == 3 ? 2 : mixed_axis;
+    case axis_flow::labelled: return which == 1 ? (axis == 3 ? 2 : mixed_axis) : axis < 3 ? axis : mixed_axis;
+    case axis_flow::im2col: return axis == 0 ? 1 : mixed_axis;
+    case axis_flow::col2im: return axis == 1 ? 0 : mixed_axis;
+    case axis_flow::reduce: return reduced ? summed_axis : axis;
+    case axis_flow::add_rows: return axis == (which == 0 ? 2 : 3) ? summed_axis : mixed_axis;
+    case axis_flow::add_blocks: return which < 2 && axis < 3 ? summed_axis : mixed_axis;
+    case axis_flow::scatter_values: return which == 0 && axis == 2 ? summed_axis : mixed_axis;
+    case axis_flow::routed:
+    case axis_flow::
+        routed_sum: {  // tokens, and the rows that they send to experts, are one axis: each token has k rows
       const bool of_experts =
           v.what == op::grouped_matmul ? which == 1 : v.what == op::dispatch && which == 0 && by_expert(v);
       if (axis != 2 || of_experts) return mixed_axis;
       return v.what == op::grouped_wgrad || (v.what == op::combine && by_expert(v)) ? summed_axis : axis;
     }
-    case flow::all: return mixed_axis;
+    case axis_flow::all: return mixed_axis;
   }
   return mixed_axis;
 }
@@ -5586,7 +5635,7 @@ struct adjoints {
       case op::cached_attention:
       case op::rank_sum:
       case op::rank_max:
-      case op::host: g.stop({fault::not_differentiable, i, v.line}); return;
+      case op::host: g.stop({formula_error::not_differentiable, i, v.line}); return;
     }
   }
 };
@@ -6018,7 +6067,7 @@ constexpr builder capture(const layer_formula& f, lowering level, bool keep_grad
   return simplified(g, level);
 }
 [[gnu::cold]] constexpr id with_detached_parameters(builder& g, id root) {
-  const node_set needed = below(g, root);
+  const node_set needed = dependencies(g, root);
   sequence<id> moved_to(root + 1, none_id);
   for (id i = 0; i <= root; ++i) {
     if (!needed[i]) continue;
@@ -6095,13 +6144,13 @@ constexpr unmerge_facts unmerge_facts_of(const layer_formula& f) {
   return {w.possible, b.possible && b.saved_from.empty(), w.saved_from.size()};
 }
 template <builder (*Function)(const layer_formula&), class Layer> struct captured {
-  static constexpr auto preallocated = store<48, 32, 8, 16, 16>(Function(Layer::value));
+  static constexpr auto preallocated = store_graph<48, 32, 8, 16, 16>(Function(Layer::value));
   static constexpr graph_counts n = preallocated.of;
   static constexpr auto exact() {
     if constexpr (preallocated.fits())
-      return store<n.nodes, n.sizes, n.paths, n.needs, n.outs>(preallocated);
+      return store_graph<n.nodes, n.sizes, n.paths, n.needs, n.outs>(preallocated);
     else
-      return store<n.nodes, n.sizes, n.paths, n.needs, n.outs>(Function(Layer::value));
+      return store_graph<n.nodes, n.sizes, n.paths, n.needs, n.outs>(Function(Layer::value));
   }
   static constexpr auto stored = exact();
 };
@@ -6248,10 +6297,10 @@ constexpr int token_axis(const graph& g, const node& v) {
 namespace graft {
 struct launch {
   int kind = 0, index = 0;
-  int first = 0, count = 0;  // its nodes are [first, first + count) of plan::nodes
+  int first = 0, count = 0;  // its nodes are [first, first + count) of launch_plan::nodes
   template <class Kind> constexpr bool is() const { return kind == launch_kinds::index_of<Kind>; }
 };
-struct plan {
+struct launch_plan {
   target to{};
   stages when{};
   node_set live{};
@@ -6262,7 +6311,7 @@ struct plan {
   sequence<gemm_slots> products;  // of all gemm_launches
   int input_norm = -1;  // the norm of the graph's input, which the previous graph can fuse: index of a rowwise_launch
   sequence<int> launch_of;  // by node; -1: precomputed, or a leaf
-  sequence<slot> slot_of;
+  sequence<launch_slot> slot_of;
   int breaks = 0;  // nodes that no launch can hold
   id first_break = none_id;
   template <class Kind> constexpr const sequence<Kind>& all() const {
@@ -6291,10 +6340,10 @@ struct plan {
     });
   }
 };
-constexpr bool reads_by_chunk(const graph& g, const plan& p, id i, int k) {
+constexpr bool reads_by_chunk(const graph& g, const launch_plan& p, id i, int k) {
   return detail::read_by_chunk(g, p.rows, i, k);
 }
-constexpr bool crosses_launches(const graph& g, const plan& p, id i) {
+constexpr bool crosses_launches(const graph& g, const launch_plan& p, id i) {
   for (id r = i + 1; r < g.size; ++r)
     for (int k = 0; p.live[r] && k < 3; ++k)
       if (g[r].operand(k) == i)
@@ -6308,7 +6357,7 @@ namespace graft {
 namespace detail {
 struct planner {
   const graph& g;
-  plan& p;
+  launch_plan& p;
   constexpr bool member(id i) const { return p.live[i] && p.when.of[i] == stage::call && !is_leaf(g[i].what); }
   template <class Kind> constexpr void open(int index) {
     p.launches.push({launch_kinds::index_of<Kind>, index, p.nodes.size()});
@@ -6317,7 +6366,7 @@ struct planner {
     open<Kind>(p.all<Kind>().size());
     p.all<Kind>().push(one);
   }
-  constexpr void add(id i, slot where, bool owns = true) {
+  constexpr void add(id i, launch_slot where, bool owns = true) {
     if (owns) p.launch_of[i] = p.launches.size() - 1;
     p.slot_of[i] = where;
     p.nodes.push(i);
@@ -6326,7 +6375,7 @@ struct planner {
   constexpr bool is_anchor(id i) const {
     const node& v = g[i];
     if (p.rows.dependence_of[i] != row_dependence::chunk) return false;
-    if (row(v.what).kind == op_class::rowwise || row(v.what).axes == flow::look_up) return true;
+    if (traits_of(v.what).kind == op_class::rowwise || traits_of(v.what).axes == axis_flow::look_up) return true;
     if (v.what != op::matmul || p.when.of[v.b] == stage::call) return false;
     const long long base = base_count(g, v.b);
     return base > 0 && 4 * nominal_count(g, v.b) > base;
@@ -6338,10 +6387,10 @@ struct planner {
       for (id i = 0; i < g.size; ++i)
         if (member(i) && p.rows.round[i] == round && p.rows.dependence_of[i] == row_dependence::whole &&
             g[i].what != op::reshape) {
-          const bool standalone = nodes_launch::stands_alone(row(g[i].what).kind);
+          const bool standalone = nodes_launch::stands_alone(traits_of(g[i].what).kind);
           if (!opened || standalone) open(nodes_launch{i, true});
           opened = !standalone;
-          add(i, slot::standalone);
+          add(i, launch_slot::standalone);
         }
       id anchor = none_id, first = none_id;
       for (id i = 0; i < g.size; ++i)
@@ -6355,27 +6404,28 @@ struct planner {
       open(rows_launch{at});
       for (id i = 0; i < g.size; ++i)
         if (member(i) && p.rows.round[i] == round && p.rows.dependence_of[i] != row_dependence::whole)
-          add(i, p.rows.dependence_of[i] == row_dependence::sum ? slot::reduce
-                 : i == anchor                                  ? slot::mainloop
-                                                                : slot::branch);
+          add(i, p.rows.dependence_of[i] == row_dependence::sum ? launch_slot::reduce
+                 : i == anchor                                  ? launch_slot::mainloop
+                                                                : launch_slot::branch);
       assign_slots(p.launches.size() - 1, anchor);
     }
   }
   [[gnu::cold]] constexpr void assign_slots(int launch, id anchor) {
     for (id i = 0; i < g.size; ++i) {
-      if (p.launch_of[i] != launch || p.slot_of[i] != slot::branch) continue;
+      if (p.launch_of[i] != launch || p.slot_of[i] != launch_slot::branch) continue;
       for (int k = 0; k < 3; ++k)
         if (const id o = g[i].operand(k); o >= 0 && p.launch_of[o] == launch)
-          if (p.slot_of[o] == slot::mainloop || p.slot_of[o] == slot::epilogue) p.slot_of[i] = slot::epilogue;
-      if (anchor < 0) p.slot_of[i] = slot::epilogue;
+          if (p.slot_of[o] == launch_slot::mainloop || p.slot_of[o] == launch_slot::epilogue)
+            p.slot_of[i] = launch_slot::epilogue;
+      if (anchor < 0) p.slot_of[i] = launch_slot::epilogue;
     }
     if (anchor < 0) return;
     node_set before(g.size);
     before.add(anchor);
     for (id i = anchor; i >= 0; --i)
       for (int k = 0; before[i] && k < 3; ++k)
-        if (const id o = g[i].operand(k); o >= 0 && p.launch_of[o] == launch && p.slot_of[o] != slot::reduce)
-          before.add(o), p.slot_of[o] = slot::prologue;
+        if (const id o = g[i].operand(k); o >= 0 && p.launch_of[o] == launch && p.slot_of[o] != launch_slot::reduce)
+          before.add(o), p.slot_of[o] = launch_slot::prologue;
   }
   [[gnu::cold]] constexpr void mark_nodes_whole() {
     p.rows = {sequence<row_dependence>(g.size, row_dependence::none), sequence<int>(g.size, -1),
@@ -6386,18 +6436,18 @@ struct planner {
   [[gnu::cold]] constexpr void launch_each_node() {
     mark_nodes_whole();
     for (id i = 0; i < g.size; ++i)
-      if (member(i) && g[i].what != op::reshape) open(nodes_launch{i}), add(i, slot::standalone);
+      if (member(i) && g[i].what != op::reshape) open(nodes_launch{i}), add(i, launch_slot::standalone);
   }
 };
 }  // namespace detail
-[[gnu::cold]] constexpr plan fuse(const graph& g, const target& to = cpu_target) {
-  plan p;
+[[gnu::cold]] constexpr launch_plan fuse(const graph& g, const target& to = cpu_target) {
+  launch_plan p;
   detail::planner m{g, p};
   p.to = to;
   p.when = schedule(g);
   p.live = reachable(g);
   p.launch_of = sequence<int>(g.size, -1);
-  p.slot_of = sequence<slot>(g.size, slot::none);
+  p.slot_of = sequence<launch_slot>(g.size, launch_slot::none);
   for (id i = 0; i < g.size; ++i)
     if (p.live[i] && to.is_graph_break(g[i].what)) {
       ++p.breaks;
@@ -6427,7 +6477,7 @@ struct plan_fingerprint {
     return true;
   }
 };
-constexpr plan_fingerprint fingerprint_of(const graph& g, const plan& p) {
+constexpr plan_fingerprint fingerprint_of(const graph& g, const launch_plan& p) {
   plan_fingerprint out;
   sequence<unsigned> position(g.size, 0);
   unsigned next = 0;
@@ -6444,7 +6494,7 @@ constexpr plan_fingerprint fingerprint_of(const graph& g, const plan& p) {
     }
     for (const dim argument : v.k)  // axes and norm kinds are kernel properties, sizes are not
       if (argument.is_static()) out.add(static_cast<unsigned>(argument.v));
-    if (row(v.what).kind == op_class::attention && v.value != 0) out.add(0xfffffffdU);  // a soft cap of any size
+    if (traits_of(v.what).kind == op_class::attention && v.value != 0) out.add(0xfffffffdU);  // a soft cap of any size
   }
   return out;
 }
@@ -6467,35 +6517,38 @@ struct cost {
 };
 [[gnu::cold]] constexpr long long flops_of(const graph& g, id i, const size_values& s) {
   const node& v = g[i];
-  const long long n = count(g, i, s);
+  const long long n = element_count(g, i, s);
   auto size = [&](id a, int k) { return g.sizes.value(g[a].d[k], s); };
-  switch (row(v.what).kind) {
+  switch (traits_of(v.what).kind) {
     case op_class::leaf:
     case op_class::layout:
     case op_class::lookup: return 0;
     case op_class::pointwise: return v.what == op::detach ? 0 : n;
     case op_class::product: {
-      if (v.what == op::grouped_matmul) return times(times(2, size(v.a, 3)), n);
-      if (v.what == op::grouped_wgrad) return times(times(2 * size(v.a, 3), size(v.b, 3)), size(v.a, 2));
+      if (v.what == op::grouped_matmul) return saturating_multiply(saturating_multiply(2, size(v.a, 3)), n);
+      if (v.what == op::grouped_wgrad)
+        return saturating_multiply(saturating_multiply(2 * size(v.a, 3), size(v.b, 3)), size(v.a, 2));
       const long long inner = size(v.a, v.ta ? 2 : 3);
       const long long matrices = v.sum ? size(v.a, 0) * size(v.a, 1) : 1;
-      return times(times(2 * inner, matrices), n);
+      return saturating_multiply(saturating_multiply(2 * inner, matrices), n);
     }
-    case op_class::reduction: return times(v.what == op::row_dot ? 2 : 1, count(g, v.a, s));
+    case op_class::reduction: return saturating_multiply(v.what == op::row_dot ? 2 : 1, element_count(g, v.a, s));
     case op_class::rotation: {
       const id blocks = v.what == op::rotate ? v.b : v.c;
-      const long long each = times(times(2 * size(blocks, 3), size(blocks, 0)), count(g, v.a, s));
-      return v.what == op::rotate ? each : times(3, each);
+      const long long each =
+          saturating_multiply(saturating_multiply(2 * size(blocks, 3), size(blocks, 0)), element_count(g, v.a, s));
+      return v.what == op::rotate ? each : saturating_multiply(3, each);
     }
     case op_class::algebra:
       if (v.what == op::kron || v.what == op::row_kron) return n;
-      if (v.what == op::inverse || v.what == op::orthonormal) return times(2 * size(v.a, 3), n);
-      return times(times(2 * size(v.a, 3), g.sizes.value(v.k[0], s)), n);
-    case op_class::rowwise: return times(8, n);
+      if (v.what == op::inverse || v.what == op::orthonormal) return saturating_multiply(2 * size(v.a, 3), n);
+      return saturating_multiply(saturating_multiply(2 * size(v.a, 3), g.sizes.value(v.k[0], s)), n);
+    case op_class::rowwise: return saturating_multiply(8, n);
     case op_class::attention: {  // assumes one sequence: a row attends to half of the rows, or to the whole KV cache
       const long long width = size(v.what == op::attention_grad ? v.c : i, 3), rows = size(v.a, 2);
-      if (v.what == op::cached_attention) return times(times(4 * rows, size(v.c, 2)), width);
-      return times(times((v.what == op::attention ? 2 : 5) * rows, rows), width);
+      if (v.what == op::cached_attention)
+        return saturating_multiply(saturating_multiply(4 * rows, size(v.c, 2)), width);
+      return saturating_multiply(saturating_multiply((v.what == op::attention ? 2 : 5) * rows, rows), width);
     }
     case op_class::collective:
     case op_class::opaque: return 0;
@@ -6507,9 +6560,9 @@ struct cost {
   sequence<bool> data(g.size, false);
   for (id i = 0; i < g.size; ++i) {
     const node& v = g.n[i];
-    data[i] = row(v.what).known_at == stage::call;
+    data[i] = traits_of(v.what).known_at == stage::call;
     for (int k = 0; k < 3 && !data[i]; ++k) data[i] = v.operand(k) >= 0 && data[v.operand(k)];
-    if (data[i]) flops = plus(flops, flops_of(g, i, s));
+    if (data[i]) flops = saturating_add(flops, flops_of(g, i, s));
   }
   return flops;
 }
@@ -6519,29 +6572,29 @@ struct cost {
   const node_set live = reachable(g);
   node_set counted(g.size);
   auto bytes = [&](id i, dtype t) {
-    const long long n = count(g, i, s);
-    return plus(times(n / 8, bits_of(t)), (n % 8 * bits_of(t) + 7) / 8);
+    const long long n = element_count(g, i, s);
+    return saturating_add(saturating_multiply(n / 8, bits_of(t)), (n % 8 * bits_of(t) + 7) / 8);
   };
   auto stored_bytes = [&](id i) {
-    const long long n = count(g, i, s), cols = g.sizes.value(g[i].d[3], s);
+    const long long n = element_count(g, i, s), cols = g.sizes.value(g[i].d[3], s);
     if (stored.plain()) return bytes(i, stored.type);
     return cols == 0 || n == cols || n > (1LL << 50) ? bytes(i, moved) : bytes_of(stored, n / cols, cols);
   };
-  auto add = [](long long& to, long long n) { to = plus(to, n); };
+  auto add = [](long long& to, long long n) { to = saturating_add(to, n); };
   auto count_read = [&](id i) {
     i = unshaped(g, i);
     if (i < 0 || counted[i]) return;
     const node& v = g[i];
     const bool computed = !is_leaf(v.what);
-    if (computed ? when.of[i] == stage::call : row(v.what).from == source::generated) return;
+    if (computed ? when.of[i] == stage::call : traits_of(v.what).from == source::generated) return;
     counted.add(i);
-    if (row(v.what).from == source::integers)
+    if (traits_of(v.what).from == source::integers)
       add(c.bytes, bytes(i, dtype::i64));
     else
       add(c.bytes, v.what == op::base ? stored_bytes(i) : bytes(i, moved));
     if (!computed) return;
     add(c.precomputed_bytes, bytes(i, moved));
-    if (count(g, i, s) > c.largest_precomputed) c.largest_precomputed = count(g, i, s);
+    if (element_count(g, i, s) > c.largest_precomputed) c.largest_precomputed = element_count(g, i, s);
   };
   for (id i = 0; i < g.size; ++i) {
     const node& v = g[i];
@@ -6553,11 +6606,13 @@ struct cost {
       const long long experts = g.sizes.value(g[v.b].d[1], s), rows = g.sizes.value(g[v.a].d[2], s);
       const id w = unshaped(g, v.b);
       if (rows < experts && experts > 0 && !counted[w]) {
-        counted.add(w), add(c.bytes, times(bytes(w, g[w].what == op::base ? stored.type : moved) / experts, rows));
+        counted.add(w),
+            add(c.bytes, saturating_multiply(bytes(w, g[w].what == op::base ? stored.type : moved) / experts, rows));
         if (!is_leaf(g[w].what)) add(c.precomputed_bytes, bytes(w, moved));
       }
     }
-    const bool by_row = row(v.what).axes == flow::look_up;  // a look-up reads only the rows that the ids name
+    const bool by_row =
+        traits_of(v.what).axes == axis_flow::look_up;  // a look-up reads only the rows that the ids name
     if (by_row) add(c.bytes, bytes(i, moved));
     for (int o = by_row ? 1 : 0; o < 3; ++o) count_read(v.operand(o));
   }
@@ -6573,9 +6628,9 @@ struct cost {
     const node& v = g[i];
     const bool is_reused = !reused.empty() && reused[i] && when.of[i] == stage::parameter;
     if (!live[i] || is_leaf(v.what) || v.what == op::reshape || when.of[i] == stage::load || is_reused) continue;
-    double elements = static_cast<double>(count(g, i, s));
+    double elements = static_cast<double>(element_count(g, i, s));
     for (int k = 0; k < 3; ++k)
-      if (v.operand(k) >= 0) elements += static_cast<double>(count(g, v.operand(k), s));
+      if (v.operand(k) >= 0) elements += static_cast<double>(element_count(g, v.operand(k), s));
     work += static_cast<double>(flops_of(g, i, s)) + 8 * elements;
   }
   return work;
@@ -6603,12 +6658,12 @@ constexpr size_values with_nominals(const graph& g, size_values s) {
 }
 struct launch_facts {
   const graph& g;
-  const plan& p;
+  const launch_plan& p;
   const size_values& s;
   dtype type;  // the element type of weights and activations
   const quant_format& stored;
 };
-[[gnu::cold]] constexpr sequence<id> padded_operands(const graph& g, const plan& p, const launch& of,
+[[gnu::cold]] constexpr sequence<id> padded_operands(const graph& g, const launch_plan& p, const launch& of,
                                                      const size_values& s, dtype type) {
   sequence<id> found;
   const auto& is_padded = p.to.can<wgrad_sum>().operand_is_padded;
@@ -6628,22 +6683,22 @@ struct launch_facts {
   }
   return found;
 }
-constexpr int kernel_count(const graph& g, const plan& p, const launch& l, const size_values& s, dtype type,
+constexpr int kernel_count(const graph& g, const launch_plan& p, const launch& l, const size_values& s, dtype type,
                            const quant_format& stored) {
   int n = 0;
   p.visit(l, [&](const auto& one) { n = one.kernels(launch_facts{g, p, s, type, stored}); });
-  for (const id i : padded_operands(g, p, l, s, type)) n += count(g, i, s) == 0 ? 0 : 1;
+  for (const id i : padded_operands(g, p, l, s, type)) n += element_count(g, i, s) == 0 ? 0 : 1;
   return n;
 }
-constexpr int kernel_count(const graph& g, const plan& p, const size_values& s, dtype type,
+constexpr int kernel_count(const graph& g, const launch_plan& p, const size_values& s, dtype type,
                            const quant_format& stored = {}) {
   int n = 0;
   for (const launch& l : p.launches) n += kernel_count(g, p, l, s, type, stored);
   return n;
 }
-[[gnu::cold]] constexpr bool folds(const graph& branch, const plan& branched, const plan& folded,
+[[gnu::cold]] constexpr bool folds(const graph& branch, const launch_plan& branched, const launch_plan& folded,
                                    const size_values& s) {
-  auto one_product = [](const plan& p) { return p.products.size() == 1 && p.launches.size() == 1; };
+  auto one_product = [](const launch_plan& p) { return p.products.size() == 1 && p.launches.size() == 1; };
   if (!one_product(folded)) return false;
   for (const launch& l : branched.launches)
     if (branch[branched.anchor_of(l)].what == op::rotate) return true;
@@ -6668,7 +6723,7 @@ constexpr int kernel_count(const graph& g, const plan& p, const size_values& s, 
   }
   return folds(branch, fuse(branch, to), fuse(folded, to), s);
 }
-[[gnu::cold]] constexpr long long weighted_flops(const graph& g, const plan& p, const size_values& s) {
+[[gnu::cold]] constexpr long long weighted_flops(const graph& g, const launch_plan& p, const size_values& s) {
   constexpr long long narrow = 64;
   const long long slower = p.to.can<nodes_launch>().flop_factor;
   long long flops = call_flops(g, s);
@@ -6677,7 +6732,7 @@ constexpr int kernel_count(const graph& g, const plan& p, const size_values& s, 
     const node& v = g[i];
     if (!l.is<nodes_launch>() || l.count != 1 || v.what != op::matmul) continue;
     if (g.sizes.value(v.d[2], s) <= narrow || g.sizes.value(v.d[3], s) <= narrow) continue;
-    flops = plus(flops, times(slower - 1, flops_of(g, i, s)));
+    flops = saturating_add(flops, saturating_multiply(slower - 1, flops_of(g, i, s)));
   }
   return flops;
 }
@@ -6687,7 +6742,7 @@ struct training_graphs {  // with saved tensors as outputs of forward and inputs
 [[gnu::cold]] constexpr bool trains_folded(const target& to, const training_graphs& usual,
                                            const training_graphs& in_weight, size_values s) {
   if (to.granularity != target::work::by_products) return false;
-  const plan branched = fuse(usual.forward, to), plain = fuse(in_weight.forward, to);
+  const launch_plan branched = fuse(usual.forward, to), plain = fuse(in_weight.forward, to);
   if (branched.products.size() != 1 || plain.products.size() != 1 || plain.launches.size() != 1) return false;
   const id weight = plain.products[0].weight;
   if (!updated_weight_at(in_weight.forward, weight).found) return false;
@@ -6698,9 +6753,9 @@ struct training_graphs {  // with saved tensors as outputs of forward and inputs
   if (!computed &&
       in_weight.forward.sizes.tokens(mine) < in_weight.forward.sizes.value(in_weight.forward[weight].d[3], mine))
     return false;
-  auto flops = [&](const training_graphs& t, const plan& forward) {
-    return plus(weighted_flops(t.forward, forward, sizes_for(t.forward, usual.forward, s)),
-                weighted_flops(t.backward, fuse(t.backward, to), sizes_for(t.backward, usual.forward, s)));
+  auto flops = [&](const training_graphs& t, const launch_plan& forward) {
+    return saturating_add(weighted_flops(t.forward, forward, sizes_for(t.forward, usual.forward, s)),
+                          weighted_flops(t.backward, fuse(t.backward, to), sizes_for(t.backward, usual.forward, s)));
   };
   return flops(in_weight, plain) < flops(usual, branched);
 }
@@ -6749,7 +6804,7 @@ struct print_style {
 constexpr bool needs_parentheses(op child, op parent, bool right) {
   auto sum = [](op o) { return o == op::add || o == op::sub; };
   auto factor = [](op o) { return o == op::mul || o == op::div; };
-  if (row(child).infix[0] == '\0' || row(parent).kind == op_class::leaf) return false;
+  if (traits_of(child).infix[0] == '\0' || traits_of(parent).kind == op_class::leaf) return false;
   if (sum(parent)) return sum(child) && right && parent == op::sub;
   if (factor(parent)) return !factor(child) || (right && (parent == op::div || child == op::div));
   if (parent == op::matmul) return child != op::matmul || right;
@@ -6784,7 +6839,7 @@ constexpr bool needs_parentheses(op child, op parent, bool right) {
     return;
   }
   --style.depth;
-  const op_row r = row(v.what);
+  const op_traits r = traits_of(v.what);
   auto inner = [&](id o, op around, bool on_right) { print(t, g, o, style, around, on_right, false); };
   if (v.what == op::reshape) return inner(v.a, parent, right);
   if (v.what == op::transpose) {
@@ -6808,7 +6863,7 @@ constexpr bool needs_parentheses(op child, op parent, bool right) {
     inner(v.operand(k), op::zero, false);
   }
   if (v.what == op::neumann || v.what == op::topk_softmax) t << ", ", print(t, g.sizes, v.k[0]);
-  if (row(v.what).axes == flow::along) t << ", axis " << v.k[0].v;
+  if (traits_of(v.what).axes == axis_flow::along) t << ", axis " << v.k[0].v;
   if (v.what == op::slice) t << " from ", print(t, g.sizes, v.k[1]), t << " size ", print(t, g.sizes, v.d[v.k[0].v]);
   if (v.what == op::permute)
     for (const dim axis : v.k) t << ", " << axis.v;
@@ -6838,7 +6893,7 @@ namespace graft {
   if (i < 0 || is_leaf(g[i].what)) return shaped(g, i);
   text t;
   print(t, g, i, {nullptr, 3});
-  for (int k = 0; k < row(g[i].what).arity; ++k) {
+  for (int k = 0; k < traits_of(g[i].what).arity; ++k) {
     t << (k == 0 ? " with " : " and ");
     print_shaped(t, g, g[i].operand(k), 1);
   }
@@ -6893,8 +6948,8 @@ constexpr bool holds(const graph& g, const requirement& r, const size_values& s)
 }
 }  // namespace graft
 namespace graft {
-[[gnu::cold]] constexpr text why_several_kernels(const graph& g, const plan& p, const launch& l, const size_values& s,
-                                                 dtype type, const quant_format& stored) {
+[[gnu::cold]] constexpr text why_several_kernels(const graph& g, const launch_plan& p, const launch& l,
+                                                 const size_values& s, dtype type, const quant_format& stored) {
   text why;
   p.visit(l, [&]<class Kind>(const Kind& one) {
     const launch_facts facts{g, p, s, type, stored};
@@ -6903,7 +6958,7 @@ namespace graft {
   });
   return why;
 }
-[[gnu::cold]] constexpr text why_several_kernels(const graph& g, const plan& p, const size_values& s, dtype type,
+[[gnu::cold]] constexpr text why_several_kernels(const graph& g, const launch_plan& p, const size_values& s, dtype type,
                                                  const quant_format& stored, int most = 4) {
   text t;
   if (p.launches.size() == 1) t = why_several_kernels(g, p, p.launches[0], s, type, stored);
@@ -6942,7 +6997,7 @@ struct plan_facts {
   unsigned long long key = 0;
 };
 constexpr plan_facts facts_of(const graph& g, const target& to) {
-  const plan p = fuse(g, to);
+  const launch_plan p = fuse(g, to);
   return {p.launches.size(), p.breaks, p.first_break, fingerprint_of(g, p).key};
 }
 template <class Derived, const target& To> struct plans {
@@ -6970,7 +7025,7 @@ template <class Layer, const target& To> struct plan_of {
       if (g[i].what == op::base && same_text(g[i].name, "weight")) {
         for (const dim size : g[i].d)
           if (g.sizes.value(size, s) == unknown) return static_cast<long long>(unknown);
-        return count(g, i, s) * bits_of(stored) / 8;
+        return element_count(g, i, s) * bits_of(stored) / 8;
       }
     return static_cast<long long>(unknown);
   }();
@@ -6993,7 +7048,7 @@ template <class Layer, const target& To> struct plan_of {
   static constexpr int graph_breaks = detail::plans<d, To>::forward.breaks;
   static constexpr unsigned long long key =
       folded ? detail::plans<d, To>::folded.key : detail::plans<d, To>::forward.key;
-  static constexpr bool mergeable = d::merge.bad.what == fault::none;
+  static constexpr bool mergeable = d::merge.bad.what == formula_error::none;
   static constexpr bool unmergeable = d::unmerging.weight && d::unmerging.saved == 0;
   static constexpr int saved_for_unmerge = d::unmerging.saved;
  private:
@@ -7041,6 +7096,7 @@ namespace graft {
 struct fullgraph {};   // requires that there is no graph break
 struct training {};    // requires a gradient for every parameter
 struct one_kernel {};  // requires one kernel per forward call on the target
+template <const target& Target> struct for_target {};
 namespace detail {
 template <class A, class B> inline constexpr bool same_type = false;
 template <class A> inline constexpr bool same_type<A, A> = true;
@@ -7050,17 +7106,10 @@ template <class T> struct type_is {
 };
 template <bool> struct constant {};
 template <class Layer> struct without_adapter : Layer { using adapter = none; };
-template <class Option> constexpr bool names_target() {
-  if constexpr (requires { Option::at.is_target; })
-    return Option::at.is_target;
-  else
-    return false;
-}
 template <class... Options> struct chosen { static constexpr const target& to = cpu_target; };
 template <class Option, class... Options> struct chosen<Option, Options...> : chosen<Options...> {};
-template <class Option, class... Options>
-requires(names_target<Option>()) struct chosen<Option, Options...> {
-  static constexpr const target& to = *Option::at.to;
+template <const target& Target, class... Options> struct chosen<for_target<Target>, Options...> {
+  static constexpr const target& to = Target;
 };
 constexpr builder capture_formula(const layer_formula& f) {
   builder g;
@@ -7192,9 +7241,9 @@ template <class Layer> constexpr auto size_verdict() {
 template <class Layer> constexpr auto fault_verdict() {
   using A = typename Layer::adapter;
   constexpr failure bad = captured_formula<Layer>::g.bad;
-  if constexpr (bad.what == fault::too_many_sizes)
+  if constexpr (bad.what == formula_error::too_many_sizes)
     return type_is<diagnostic::formula_has_too_many_sizes<Layer, A, max_names>>{};
-  else if constexpr (bad.what == fault::name_is_taken)
+  else if constexpr (bad.what == formula_error::name_is_taken)
     return type_is<diagnostic::name_is_taken<Layer, A, typename faulty_name<Layer>::words, bad.line>>{};
   else
     return type_is<
@@ -7220,7 +7269,7 @@ template <class Layer, class... Options> constexpr auto verdict() {
     return type_is<diagnostic::not_an_adapter<Layer, A>>{};
   } else if constexpr (!requires { storage<element>::type; }) {
     return type_is<diagnostic::not_an_element_type<Layer, element>>{};
-  } else if constexpr (captured_formula<Layer>::g.bad.what != fault::none) {
+  } else if constexpr (captured_formula<Layer>::g.bad.what != formula_error::none) {
     return fault_verdict<Layer>();
   } else if constexpr (!graphs_evaluate<Layer>) {
     return type_is<diagnostic::formula_is_too_large<Layer, A>>{};
@@ -7237,7 +7286,7 @@ template <class Layer, class... Options> constexpr auto verdict() {
     return type_is<diagnostic::formula_changes_the_shape<Layer, A, typename m::words, m::line, m::now, m::expected>>{};
   } else if constexpr (requires_fullgraph && plans<derived_of<Layer>, cpu_target>::forward.breaks > 0) {
     return break_verdict<Layer>();
-  } else if constexpr (requires_training && derived_of<Layer>::backward.bad.what == fault::not_differentiable) {
+  } else if constexpr (requires_training && derived_of<Layer>::backward.bad.what == formula_error::not_differentiable) {
     using m = no_gradient<Layer>;
     return type_is<diagnostic::not_differentiable<Layer, A, typename m::words, m::at.line>>{};
   } else if constexpr (one && plan_of<Layer, chosen<Options...>::to>::kernels != 1) {
@@ -7258,29 +7307,30 @@ template <class Layer> inline constexpr bool mergeable = compile<Layer>::mergeab
 template <class Layer> inline constexpr bool unmergeable = compile<Layer>::unmergeable;
 }  // namespace graft
 namespace graft {
-constexpr void describe_launch(text& t, const graph& g, const plan& p, const launch& l) {
+constexpr void describe_launch(text& t, const graph& g, const launch_plan& p, const launch& l) {
   t << p.name_of(g, l);
-  for (const slot s : {slot::prologue, slot::mainloop, slot::branch, slot::epilogue, slot::reduce, slot::standalone}) {
+  for (const launch_slot s : {launch_slot::prologue, launch_slot::mainloop, launch_slot::branch, launch_slot::epilogue,
+                              launch_slot::reduce, launch_slot::standalone}) {
     sequence<id> ops;
     for (int n = 0; n < l.count; ++n)
       if (const id i = p.nodes[l.first + n]; p.slot_of[i] == s && g[i].what != op::reshape) ops.push(i);
-    const bool said = s == slot::mainloop && ops.size() == 1 &&
-                      (row(g[ops[0]].what).kind != op_class::product || g[ops[0]].what == op::matmul);
+    const bool said = s == launch_slot::mainloop && ops.size() == 1 &&
+                      (traits_of(g[ops[0]].what).kind != op_class::product || g[ops[0]].what == op::matmul);
     if (ops.empty() || said) continue;
-    const bool multiplies = s == slot::branch || s == slot::reduce;
+    const bool multiplies = s == launch_slot::branch || s == launch_slot::reduce;
     int products = 0, listed = 0;
     for (const id i : ops) products += multiplies && g[i].what == op::matmul ? 1 : 0;
     t << ", ";
-    if (s == slot::branch && products > 0)
+    if (s == launch_slot::branch && products > 0)
       t << name_of(s), ++listed;
-    else if (s == slot::branch)
+    else if (s == launch_slot::branch)
       t << "branch ";
     else if (products > 0)
       products == 1 ? t << "fused wgrad" : t << products << " fused wgrads", ++listed;
-    else if (s != slot::standalone)
+    else if (s != launch_slot::standalone)
       t << name_of(s) << ' ';
     for (const id i : ops)
-      if (!multiplies || g[i].what != op::matmul) t << (listed++ > 0 ? "+" : "") << row(g[i].what).name;
+      if (!multiplies || g[i].what != op::matmul) t << (listed++ > 0 ? "+" : "") << traits_of(g[i].what).name;
   }
 }
 constexpr void print_si(text& t, long long n) {  // prints 33554432 as 33.6 M
@@ -7293,7 +7343,7 @@ constexpr void print_si(text& t, long long n) {  // prints 33554432 as 33.6 M
   if (u > 0 && tenths < 1000) t << '.' << tenths % 10;
   t << units[u];
 }
-constexpr node_set printed_by_name(const graph& g, const plan& p) {
+constexpr node_set printed_by_name(const graph& g, const launch_plan& p) {
   node_set named(g.size);
   sequence<int> readers(g.size, 0);
   for (id r = 0; r < g.size; ++r)
@@ -7337,7 +7387,7 @@ template <class Sink> constexpr void explain_outputs(const graph& g, const char*
     if (!same_text(g.out[k].name, "saved")) equation(g.out[k].at, g.output_name(k).c_str());
 }
 template <class Sink, class More>
-constexpr void explain_graph(const graph& g, const plan& p, const char* title, int kernels, const cost* price,
+constexpr void explain_graph(const graph& g, const launch_plan& p, const char* title, int kernels, const cost* price,
                              Sink&& line, More&& more) {
   const node_set named = printed_by_name(g, p);
   const print_style style{named.in.data(), 12};
@@ -7389,7 +7439,7 @@ constexpr void explain_graph(const graph& g, const plan& p, const char* title, i
     }
 }
 template <class Sink>
-constexpr void explain_graph(const graph& g, const plan& p, const char* title, int kernels, const cost* price,
+constexpr void explain_graph(const graph& g, const launch_plan& p, const char* title, int kernels, const cost* price,
                              Sink&& line) {
   explain_graph(g, p, title, kernels, price, line, [](text&, int) {});
 }
@@ -7404,7 +7454,8 @@ template <class Layer, const target& To> struct explained {
     const size_values s = with_nominals(g, static_sizes<Layer>(g));
     for (id i = 0; i < g.size; ++i) {
       if (g[i].what != op::base || !same_text(g[i].name, "weight")) continue;
-      const long long n = count(g, i, s), cols = g.sizes.value(g[i].d[3], s), bytes = bytes_of(format, n / cols, cols);
+      const long long n = element_count(g, i, s), cols = g.sizes.value(g[i].d[3], s),
+                      bytes = bytes_of(format, n / cols, cols);
       const long long hundredths = (bytes * 800 + n / 2) / n;
       t << ", " << hundredths / 100 << '.' << hundredths / 10 % 10 << hundredths % 10
         << " bits per weight with scales: ";
@@ -7436,7 +7487,7 @@ template <class Layer, const target& To> struct explained {
     const bool priced = tokens != dyn && static_sizes_known<Layer>();
     constexpr bool folded = facts::folded;
     auto pass = [&](const graph& g, const char* title, const cost& price) {
-      const plan p = fuse(g, To);
+      const launch_plan p = fuse(g, To);
       size_values s = with_nominals(g, static_sizes<Layer>(g));
       if (tokens != dyn) g.sizes.set_tokens(s, tokens);
       using numbers = element_traits<typename Layer::element>;
@@ -7450,7 +7501,7 @@ template <class Layer, const target& To> struct explained {
     };
     pass(folded ? d::folded : d::forward, folded ? "forward (folded)" : "forward",
          priced ? forward_cost<Layer, To>(tokens) : cost{});
-    if (d::backward.bad.what == fault::none)
+    if (d::backward.bad.what == formula_error::none)
       pass(d::backward, "backward", priced ? backward_cost<Layer>(tokens) : cost{});
     if (d::unmerging.weight)
       explain_outputs(d::unmerge_weight, "unmerge ", line);
@@ -7485,7 +7536,7 @@ template <class Sink> constexpr void draw_node(const graph& g, id i, drawing for
   if (v.what == op::constant)
     print(t, g, i);
   else
-    leaf ? t << g.name(i) : t << row(v.what).name;
+    leaf ? t << g.name(i) : t << traits_of(v.what).name;
   t << ' ', print_shape(t, g, i);
   if (format == drawing::graphviz)
     t << "\"];";
@@ -7493,7 +7544,7 @@ template <class Sink> constexpr void draw_node(const graph& g, id i, drawing for
     t << (leaf ? "\"])" : "\"]");
   line(t);
 }
-template <class Sink> constexpr void draw(const graph& g, const plan& p, drawing format, Sink&& line) {
+template <class Sink> constexpr void draw(const graph& g, const launch_plan& p, drawing format, Sink&& line) {
   const bool graphviz = format == drawing::graphviz;
   auto visible = [&](id i) { return i >= 0 && p.live[i] && g[i].what != op::reshape; };  // a reshape is not drawn
   line(text(graphviz ? "digraph plan {\n  rankdir=TB; node [shape=box, fontname=Helvetica];" : "flowchart TB"));
@@ -7602,6 +7653,16 @@ struct adapter_rules {
     }
     return found;
   }
+};
+template <std::size_t N> struct path_pattern {
+  char text[N]{};
+  constexpr path_pattern(const char (&from)[N]) {
+    for (std::size_t i = 0; i < N; ++i) text[i] = from[i];
+  }
+};
+template <path_pattern Pattern, class Adapter> struct target_modules {
+  static constexpr auto pattern = Pattern;
+  static constexpr adapter_rule rule() { return {pattern.text, formula_of<Adapter>()}; }
 };
 }  // namespace graft
 namespace graft {
@@ -7817,7 +7878,7 @@ struct block_scope {
   constexpr ex soft_capped(ex x, const char* cap, int line = __builtin_LINE()) const {
     if (!has(cap)) return x;
     const ex c = root().scalar({cap, line});
-    return mul(c, {tanh({x / graft::at{c, line}, line}), line});
+    return mul(c, {tanh({x / graft::operand{c, line}, line}), line});
   }
   constexpr ex positions() const { return root().leaf(op::ids, "positions", 1, 1, 1, 1, root().tokens()); }
   constexpr ex cross_entropy(ex logits, int line = __builtin_LINE()) const {
@@ -7936,7 +7997,7 @@ struct block_scope {
   constexpr ex expert_weight(leaf_name name, extent rows, extent cols) const {
     return scope{g, path}.leaf(op::base, name, 3, 1, extent{g, expert_count}, rows, cols);
   }
-  static constexpr graft::at at_line(ex a, int line) { return {a, line}; }
+  static constexpr graft::operand at_line(ex a, int line) { return {a, line}; }
   constexpr void measure_balance(ex scores, id table, int line) const {
     const id weights = root().leaf(op::state, {router_loss_names::row_weights, line}, 2, 1, 1, root().tokens(), 1).i;
     const dim experts = scores.cols().d;
@@ -7954,7 +8015,8 @@ struct block_scope {
     const layer l = layer_at(name);
     if (routing >= 0) {  // its biases are not adapted (expert_bias)
       for (const adapter_rule& a : l.by)
-        if (a.adapter.bias != nullptr || a.trains_bias) g->stop({fault::not_on_experts, none_id, line, a.adapter.name});
+        if (a.adapter.bias != nullptr || a.trains_bias)
+          g->stop({formula_error::not_on_experts, none_id, line, a.adapter.name});
       return y;
     }
     const extent n = y.cols();
@@ -8002,8 +8064,7 @@ constexpr block_formula with_loss(block_formula f) {
   return f;
 }
 template <class Block, class... Rules> struct adapted : Block {
-  static constexpr adapter_rule rules[sizeof...(Rules) + 1] = {
-      {Rules::at.pattern, formula_of<typename Rules::adapter>()}..., {}};
+  static constexpr adapter_rule rules[sizeof...(Rules) + 1] = {Rules::rule()..., {}};
   static constexpr adapter_rules adapters{rules, sizeof...(Rules)};
 };
 [[gnu::cold]] constexpr void infer_adapter_sizes(const graph& g, const adapter_rules& rules, size_values& s) {
@@ -8334,10 +8395,11 @@ struct smollm3 : llama {
 }  // namespace graft
 namespace graft {
 struct saved_pair {
-  builder forward;         // its own outputs, then the saved values
-  builder backward;        // reads the saved values as inputs, in that order
-  sequence<id> leaf;       // of the backward graph, by number of the saved value
-  int attention_out = -1;  // number of the saved attention output; -1: no attention, or several
+  builder forward;              // its own outputs, then the saved values
+  builder backward;             // reads the saved values as inputs, in that order
+  sequence<id> leaf;            // of the backward graph, by number of the saved value
+  int attention_out = -1;       // number of the saved attention output; -1: no attention, or several
+  sequence<bool> is_routing{};  // the value is a routing table, whose numbers of rows no 16-bit type holds
 };
 constexpr int saved_rank(const node& v) { return v.d[0] == dim{1} && v.d[1] == dim{1} ? 2 : 4; }
 constexpr text saved_name(int number) {
@@ -8377,7 +8439,7 @@ constexpr bool cheap_to_recompute(const graph& g, const stages& when, id i) {
            !g.sizes.has_token_rows(g[g[row].a].d[1]);
   }
   if (v.what == op::route) return false;
-  const op_class kind = row(v.what).kind;
+  const op_class kind = traits_of(v.what).kind;
   return kind == op_class::pointwise || kind == op_class::layout || kind == op_class::rowwise ||
          kind == op_class::lookup;
 }
@@ -8430,7 +8492,7 @@ struct recompute_cut {
       const node& v = backward[i];
       if (!shared[i] || when.of[i] != stage::call || is_leaf(v.what) || !cheap_to_recompute(i)) continue;
       id one = none_id;
-      bool is_pass = row(v.what).kind == op_class::rowwise;
+      bool is_pass = traits_of(v.what).kind == op_class::rowwise;
       for (int k = 0; k < 3; ++k) {
         const id o = v.operand(k);
         if (o < 0 || when.of[o] != stage::call) continue;
@@ -8452,7 +8514,7 @@ struct recompute_cut {
   constexpr bool is_stored(id i) const {
     for (id r = i + 1; r < forward.size; ++r)
       for (int k = 0; k < 3; ++k)
-        if (forward[r].operand(k) == i && row(forward[r].what).reads_memory) return true;
+        if (forward[r].operand(k) == i && traits_of(forward[r].what).reads_memory) return true;
     return false;
   }
   constexpr void drop_unread() {
@@ -8512,7 +8574,7 @@ constexpr int numbered_path(builder& g, int number) {
     if (v.what == op::attention) made.attention_out = made.leaf.size();
     moved_to[i] = rest.leaf(op::input, "saved", detail::numbered_path(rest, made.leaf.size()), saved_rank(v),
                             tables.size(v.d[0]), tables.size(v.d[1]), tables.size(v.d[2]), tables.size(v.d[3]));
-    made.leaf.push(moved_to[i]);
+    made.leaf.push(moved_to[i]), made.is_routing.push(v.what == op::route);
   }
   for (int k = 0; k < backward.outs; ++k) {
     const output& o = backward.out[k];
@@ -8552,7 +8614,7 @@ constexpr builder block_forward(const block_value& v) { return capture_forward(v
 constexpr builder block_backward(const block_value& v) { return capture_backward(v.formula, v.options); }
 template <builder (*Function)(const block_value&), class Block> struct captured_block {
   static constexpr graph_counts n = counts_of(Function(Block::value));
-  static constexpr auto stored = store<n.nodes, n.sizes, n.paths, n.needs, n.outs>(Function(Block::value));
+  static constexpr auto stored = store_graph<n.nodes, n.sizes, n.paths, n.needs, n.outs>(Function(Block::value));
 };
 template <class Block> struct block_element { using type = float; };
 template <class Block>
@@ -8607,7 +8669,7 @@ template <block_type Block, const target& To> struct plan_of<Block, To> {
     const graph g = pair.forward;
     const size_values s = block_sizes_at<Block>(g, tokens);
     long long elements = 0;
-    for (int k = d::forward.outs; k < g.outs; ++k) elements += count(g, g.out[k].at, s);
+    for (int k = d::forward.outs; k < g.outs; ++k) elements += element_count(g, g.out[k].at, s);
     return elements * bits_of(computed) / 8;
   }
  private:
@@ -8686,11 +8748,11 @@ template <class Block> constexpr auto block_size_verdict() {
 }
 template <class Block> constexpr auto block_fault_verdict() {
   using m = block_fault<Block>;
-  if constexpr (m::bad.what == fault::too_many_sizes)
+  if constexpr (m::bad.what == formula_error::too_many_sizes)
     return type_is<diagnostic::formula_has_too_many_sizes<nothing, Block, max_names>>{};
-  else if constexpr (m::bad.what == fault::name_is_taken)
+  else if constexpr (m::bad.what == formula_error::name_is_taken)
     return type_is<diagnostic::name_is_taken<nothing, Block, typename m::words, m::bad.line>>{};
-  else if constexpr (m::bad.what == fault::not_on_experts)
+  else if constexpr (m::bad.what == formula_error::not_on_experts)
     return type_is<diagnostic::not_on_experts<nothing, Block, typename m::words, m::bad.line>>{};
   else
     return type_is<diagnostic::size_is_not_positive<nothing, Block, typename m::words, m::bad.line, m::bad.number>>{};
@@ -8700,7 +8762,7 @@ template <class Block, class... Options> constexpr auto block_verdict() {
                  requires_training = has_option<training, Options...>, one = has_option<one_kernel, Options...>;
   if constexpr (!captures<Block>) {
     return type_is<diagnostic::not_a_block<nothing, Block>>{};
-  } else if constexpr (block_checks<Block>::g.bad.what != fault::none) {
+  } else if constexpr (block_checks<Block>::g.bad.what != formula_error::none) {
     return block_fault_verdict<Block>();
   } else if constexpr (!derives<Block>) {
     return type_is<diagnostic::formula_is_too_large<nothing, Block>>{};
@@ -8714,7 +8776,8 @@ template <class Block, class... Options> constexpr auto block_verdict() {
     using m = block_without_kernel<Block, chosen<Options...>::to>;
     return type_is<diagnostic::no_kernel_on_this_target<Block, Block, typename m::words,
                                                         m::g[m::facts.first_break].line, m::facts.breaks>>{};
-  } else if constexpr (requires_training && derived_block<Block>::backward.bad.what == fault::not_differentiable) {
+  } else if constexpr (requires_training &&
+                       derived_block<Block>::backward.bad.what == formula_error::not_differentiable) {
     using m = block_no_gradient<Block>;
     return type_is<diagnostic::not_differentiable<Block, Block, typename m::words, m::at.line>>{};
   } else if constexpr (one && plan_of<Block, chosen<Options...>::to>::kernels != 1) {
@@ -8743,7 +8806,7 @@ template <block_type Block, const target& To> struct explained<Block, To> {
     }
     line(head);
     auto pass = [&](const graph& g, const char* title, const cost& price) {
-      const plan p = fuse(g, To);
+      const launch_plan p = fuse(g, To);
       size_values s = with_nominals(g, block_sizes<Block>(g));
       if (priced) g.sizes.set_tokens(s, tokens);
       explain_graph(g, p, title, kernel_count(g, p, s, stored), priced ? &price : nullptr, line);

@@ -7,7 +7,7 @@ namespace compile_bench {
 
 using namespace graft;
 
-struct tuned : adapted<llama, on<"*_proj", lora<16>>> {};
+struct tuned : adapted<llama, target_modules<"*_proj", lora<16>>> {};
 
 template <int Depth> struct whole_model : tuned {
   static constexpr ex run(block_scope m, ex h) {

@@ -96,7 +96,7 @@ inline std::unique_ptr<layer> adapted(const setting& at, const view& weight, con
     const node& v = g.n[e];
     if (v.what == op::scalar) must(l->set(v.name, 1.0), v.name);
     if (v.what != op::param && v.what != op::frozen) continue;
-    const axes listed = listed_axes(v);
+    const axis_range listed = listed_axes(v);
     view t{nullptr, dtype::bf16, {1, 1, 1, 1}, listed.last - listed.first};
     for (int d = listed.first; d < listed.last; ++d) t.size[d - listed.first] = g.sizes.value(v.d[d], s);
     t.data = random_matrix(t.count(), t.size[t.rank - 1] > 1000 ? 0.027F : 0.3F);

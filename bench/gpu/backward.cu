@@ -28,7 +28,7 @@ struct gradients_of {
       if (const int e = g.sizes.find(name.c_str()); e >= 0) s.v[e] = value;
     for (int o = 0; o < g.outs; ++o) {
       if (g.out[o].of_input) continue;
-      const long long n = count(g, g.out[o].at, s);
+      const long long n = element_count(g, g.out[o].at, s);
       float* to = nullptr;
       require(cudaMalloc(&to, static_cast<std::size_t>(n) * sizeof(float)) == cudaSuccess, "cudaMalloc");
       wanted.push_back({g.output_name(o).c_str(), {to, dtype::f32, {n, 1, 1, 1}, 1}});

@@ -135,8 +135,8 @@ template <class Engine> class bound_layer {
       g.sizes.set_tokens(one, 1), g.sizes.set_tokens(two, 2);
       widths = {};
       for (int k = first_saved(); k < g.outs; ++k) {
-        widths.push(count(g, g.out[k].at, one));
-        if (count(g, g.out[k].at, two) != 2 * widths.back()) return false;
+        widths.push(element_count(g, g.out[k].at, one));
+        if (element_count(g, g.out[k].at, two) != 2 * widths.back()) return false;
       }
       return true;
     }
@@ -316,7 +316,7 @@ template <class Engine> class bound_layer {
   // Whether the calls of a program read values that were computed from parameters, or parameters that were converted.
   bool keeps_parameter_values(const program<Engine>& in) const {
     const graph& g = in.value();
-    const plan& p = in.launches();
+    const launch_plan& p = in.launches();
     for (id i = 0; i < g.size; ++i) {
       if (!p.live[i] || p.when.of[i] != stage::parameter || g[i].what == op::reshape) continue;
       if (!is_leaf(g[i].what)) return true;

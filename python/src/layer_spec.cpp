@@ -33,7 +33,7 @@ bool adds_to_the_weight(const layer_formula& f) {
     if (!v.from_base) continue;
     if (v.what != op::add || g.n[v.b].from_base || g.n[v.a].what != op::base) return false;
   }
-  return g.bad.what == fault::none;
+  return g.bad.what == formula_error::none;
 }
 result<layer_graphs> graphs_of_branch(const layer_graphs& whole, const char* method) {
   if (!adds_to_the_weight(whole.from))
@@ -77,10 +77,11 @@ std::vector<saved_pair> training_steps(const layer_graphs& graphs) {
   std::vector<saved_pair> all;
   all.push_back(select_saved_tensors(graphs.forward, graphs.backward));
   if (graphs.from.kind.run == nullptr) return all;
-  if (const builder bwd = reassociate_wgrads(capture_backward(graphs.from)); bwd.bad.what == fault::none)
+  if (const builder bwd = reassociate_wgrads(capture_backward(graphs.from)); bwd.bad.what == formula_error::none)
     all.push_back(select_saved_tensors(graphs.forward, bwd));
   const builder fwd = capture_forward_by_rows(graphs.from), bwd = capture_backward_by_rows(graphs.from);
-  if (fwd.bad.what == fault::none && bwd.bad.what == fault::none) all.push_back(select_saved_tensors(fwd, bwd));
+  if (fwd.bad.what == formula_error::none && bwd.bad.what == formula_error::none)
+    all.push_back(select_saved_tensors(fwd, bwd));
   return all;
 }
 
@@ -102,7 +103,7 @@ result<std::shared_ptr<const layer_spec>> parse(const std::string& text) {
   result<layer_graphs> graphs = graphs_of_all(adapters->items, bias->flag);
   if (graphs && branch != nullptr) graphs = graphs_of_branch(*graphs, adapters->items[0].find("method")->word.c_str());
   if (!graphs) return graphs.failure();
-  if (graphs->forward.bad.what != fault::none || graphs->backward.bad.what != fault::none)
+  if (graphs->forward.bad.what != formula_error::none || graphs->backward.bad.what != formula_error::none)
     return fail("this formula has no gradient, or does not exist on a linear layer");
   const auto spec = std::make_shared<layer_spec>(layer_spec{*graphs, training_steps(*graphs), {}, {}, {}, {}});
   if (branch != nullptr) {

@@ -21,5 +21,5 @@ struct gated {
     return h + m.linear("down_proj", mul(gate, up), h.cols());
   }
 };
-struct tuned : adapted<gated, on<"*_proj", lora<8>>> {};
+struct tuned : adapted<gated, target_modules<"*_proj", lora<8>>> {};
 static_assert(compile<tuned, training>::graph_breaks == 1);

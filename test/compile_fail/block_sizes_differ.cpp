@@ -26,7 +26,7 @@ struct attention_only {
     return h + m.linear("self_attn.o_proj", m.attention(q, k, v), out);
   }
 };
-struct tuned : adapted<attention_only, on<"q_proj", lora<8>>> {
+struct tuned : adapted<attention_only, target_modules<"q_proj", lora<8>>> {
   static constexpr named_size sizes[] = {{"hidden", 512}, {"heads", 4}, {"head_dim", 64}};
 };
 static_assert(compile<tuned, fullgraph>::kernels == 3);

@@ -14,4 +14,5 @@ struct q_proj : graft::linear<4096, 4096, float, graft::lora<16>> {};
 #else
 struct q_proj : graft::linear<4096, 4096, graft::bf16, graft::lora<16>> {};
 #endif
-static_assert(graft::compile<q_proj, graft::fullgraph, graft::one_kernel, graft::on<graft::sm_90>>::kernels == 1);
+static_assert(graft::compile<q_proj, graft::fullgraph, graft::one_kernel, graft::for_target<graft::sm_90>>::kernels ==
+              1);

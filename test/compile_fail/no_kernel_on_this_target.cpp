@@ -8,9 +8,9 @@
 #include <graft/targets.h>
 using namespace graft;
 
-struct tuned : adapted<mixtral, on<"*_proj", lora<8>>> {};
+struct tuned : adapted<mixtral, target_modules<"*_proj", lora<8>>> {};
 #ifdef GRAFT_SHOULD_FAIL
-using facts = compile<tuned, fullgraph, on<sm_90>>;
+using facts = compile<tuned, fullgraph, for_target<sm_90>>;
 #else
 using facts = compile<tuned, fullgraph>;
 #endif

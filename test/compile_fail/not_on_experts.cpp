@@ -8,8 +8,8 @@
 using namespace graft;
 
 #ifdef GRAFT_SHOULD_FAIL
-struct tuned : adapted<mixtral, on<"experts.down_proj", oft<32>>> {};
+struct tuned : adapted<mixtral, target_modules<"experts.down_proj", oft<32>>> {};
 #else
-struct tuned : adapted<mixtral, on<"experts.down_proj", dora<8>>> {};
+struct tuned : adapted<mixtral, target_modules<"experts.down_proj", dora<8>>> {};
 #endif
 static_assert(compile<tuned, fullgraph, training>::graph_breaks == 0);

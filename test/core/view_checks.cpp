@@ -37,14 +37,14 @@ bool share(const view& a, const view& b) {
 }  // namespace
 
 TEST_CASE("saturate: an overflow gives the largest value") {
-  BOTH(times(3, 4) == 12);
-  BOTH(times(0, saturated) == 0);
-  BOTH(times(saturated, 0) == 0);
-  BOTH(times(1LL << 40, 1LL << 40) == saturated);
-  BOTH(times(1LL << 31, 1LL << 31) == 1LL << 62);
-  BOTH(plus(saturated, 0) == saturated);
-  BOTH(plus(saturated, 1) == saturated);
-  BOTH(plus(2, 3) == 5);
+  BOTH(saturating_multiply(3, 4) == 12);
+  BOTH(saturating_multiply(0, saturated) == 0);
+  BOTH(saturating_multiply(saturated, 0) == 0);
+  BOTH(saturating_multiply(1LL << 40, 1LL << 40) == saturated);
+  BOTH(saturating_multiply(1LL << 31, 1LL << 31) == 1LL << 62);
+  BOTH(saturating_add(saturated, 0) == saturated);
+  BOTH(saturating_add(saturated, 1) == saturated);
+  BOTH(saturating_add(2, 3) == 5);
 }
 
 TEST_CASE("view_checks: valid views and invalid ones") {

@@ -25,7 +25,7 @@ constexpr const char* biased[] = {"attention_bias", "mlp_bias"};
 constexpr bool has_leaf(const builder& g, const char* name) { return g.find(name) != none_id; }
 constexpr bool llama_while_compiling() {
   const builder g = capture_forward(block_of<llama>(), {{mixed, 2}});
-  return g.bad.what == fault::none && has_leaf(g, "self_attn.v_proj.lora_magnitude_vector") &&
+  return g.bad.what == formula_error::none && has_leaf(g, "self_attn.v_proj.lora_magnitude_vector") &&
          !has_leaf(g, "self_attn.q_proj.lora_magnitude_vector") && has_leaf(g, "mlp.down_proj.lora_A.weight");
 }
 
@@ -55,7 +55,7 @@ TEST_CASE("block: several adapters on one layer have names") {
 
 TEST_CASE("block: the backward graph has the gradient of every adapter, by path, and none of the base") {
   const builder g = capture_backward(block_of<llama>(), {{mixed, 2}});
-  CHECK(g.bad.what == fault::none);
+  CHECK(g.bad.what == formula_error::none);
   CHECK(g.out.size() == 1 + 7 * 2 + 1);
   CHECK(g.result("self_attn.v_proj.lora_magnitude_vector") != none_id);
   CHECK(g.result("mlp.gate_proj.lora_B.weight") != none_id);

@@ -121,8 +121,8 @@ TEST_CASE("cost: a branch above a tenth of the layer is folded, above a quarter 
 
 TEST_CASE("cost: unknown sizes give an unknown cost") {
   const graph g = derived<linear_kind, lora<>, false>::forward;
-  CHECK(count(g, g.result("y"), size_values{}) == unknown);
-  CHECK(count(g, g.result("y"), sizes(g)) == T * out);
+  CHECK(element_count(g, g.result("y"), size_values{}) == unknown);
+  CHECK(element_count(g, g.result("y"), sizes(g)) == T * out);
   CHECK(nominal_count(g, g.find("weight")) == 4096 * 4096);
 }
 

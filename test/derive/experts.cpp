@@ -18,7 +18,8 @@ struct more_experts : mixtral {
                                          {"kv_heads", 2},          {"head_dim", 16},        {"experts", 32},
                                          {"moe_intermediate", 96}, {"experts_per_token", 2}};
 };
-struct tuned : adapted<sized, on<"experts.*_proj", lora<4>>, on<"experts.down_proj", dora<4>>> {};
+struct tuned : adapted<sized, target_modules<"experts.*_proj", lora<4>>, target_modules<"experts.down_proj", dora<4>>> {
+};
 
 constexpr int count_of(const graph& g, op what) {
   int n = 0;

@@ -123,11 +123,11 @@ TEST_CASE("grad: a backward graph contains no detach") {
 
 TEST_CASE("grad: an operation without a derivative is an error with its node and line") {
   using d = derived<linear_kind, through_host, false>;
-  BOTH(d::backward.bad.what == fault::not_differentiable);
+  BOTH(d::backward.bad.what == formula_error::not_differentiable);
   BOTH(d::backward[d::backward.bad.at].what == op::host);
   BOTH(d::backward.bad.line > 0);
-  BOTH(d::forward.bad.what == fault::none);
-  BOTH(derived<linear_kind, around_host, false>::backward.bad.what == fault::none);
+  BOTH(d::forward.bad.what == formula_error::none);
+  BOTH(derived<linear_kind, around_host, false>::backward.bad.what == formula_error::none);
 }
 
 // ---- every op once: dx through a function of W needs none of these, so the gradients are checked by name
@@ -248,6 +248,6 @@ TEST_CASE("grad: forty parameters have forty gradients") {
 TEST_CASE("grad: a value that is read twice at every step remains one node") {
   const layer_formula f = layer_of<linear_kind, squared_often, false>();
   CHECK(capture_forward(f).n.size() == 45);  // x, W, a, forty squares, a sum, a product
-  CHECK(capture_backward(f).bad.what == fault::none);
+  CHECK(capture_backward(f).bad.what == formula_error::none);
   CHECK(unmerge_facts_of(f).weight);
 }

@@ -24,7 +24,7 @@ builder two_layers() {
 
 TEST_CASE("paths: two LoRA layers have tensors and ranks of their own") {
   const builder g = simplify(values_only(two_layers()));
-  CHECK(g.bad.what == fault::none);
+  CHECK(g.bad.what == formula_error::none);
   for (const char* name : {"q_proj.weight", "q_proj.lora_A.weight", "q_proj.lora_B.weight", "q_proj.scaling",
                            "v_proj.weight", "v_proj.lora_A.weight", "v_proj.lora_B.weight", "v_proj.scaling"})
     CHECK(g.find(name) != none_id);

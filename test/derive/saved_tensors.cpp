@@ -113,7 +113,7 @@ TEST_CASE("saved tensors: the sum with a residual, and not the summand that noth
   CHECK(says(pair.backward, graph(pair.backward).find_output("B")) == "dy' @ silu(0.saved)");
 }
 
-struct tuned : adapted<llama, on<"o_proj", lora<8>>> {};
+struct tuned : adapted<llama, target_modules<"o_proj", lora<8>>> {};
 TEST_CASE("saved tensors: reports the saved output of attention, and -1 without attention") {
   const block_value v = value_of<tuned>();
   const builder forward = capture_forward(v.formula, v.options);

@@ -21,7 +21,7 @@ template <class Adapter, class Kind = linear_kind> constexpr bool per_token(cons
   const graph g = derived<Kind, Adapter, false>::backward;
   return schedule(g).has_token_rows[reading(g, what)];
 }
-constexpr stage known(op leaf) { return row(leaf).known_at; }
+constexpr stage known(op leaf) { return traits_of(leaf).known_at; }
 constexpr int load = static_cast<int>(stage::load), parameter = static_cast<int>(stage::parameter),
               data = static_cast<int>(stage::call);
 

@@ -45,7 +45,7 @@ template <class Layer> struct engine_of : engine {
 
 // How cases are run: fused or eager, on the CPU or the GPU.
 struct runner {
-  graft::mode how = graft::mode::fused;
+  graft::execution_mode how = graft::execution_mode::fused;
   bool gpu = false, narrow = false;  // narrow: models run in bf16
 
   std::unique_ptr<engine> make(const layer_graphs& g) const;

@@ -112,7 +112,7 @@ int main(int argc, char** argv) {
   if (const auto code = in.read(argc, argv)) return *code;
   how.gpu = on.starts_with("cuda"), how.narrow = on == "cuda-bf16";
   if (on.ends_with("eager"))
-    how.how = graft::mode::eager;
+    how.how = graft::execution_mode::eager;
   else if (on != "cpu" && on != "cuda" && !how.narrow)
     return in.mistake("--on takes cpu, eager, cuda, cuda-bf16 or cuda-eager, not '" + on + "'");
   std::filesystem::path dir = said;
@@ -127,7 +127,7 @@ int main(int argc, char** argv) {
   std::vector<std::filesystem::path> layers;
   if (!how.narrow) layers = folders_in(dir / "layers");
   std::vector<std::filesystem::path> models, files;
-  if (how.how == graft::mode::fused) models = model_cases(dir);
+  if (how.how == graft::execution_mode::fused) models = model_cases(dir);
   if (on == "cpu") files = gguf_cases(dir);
   if (layers.empty() && models.empty() && files.empty())
     return in.mistake(said + " holds no cases for --on " + on +

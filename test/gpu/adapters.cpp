@@ -21,7 +21,7 @@ struct pair_of_adapters {
     return with(usual_sizes(), {{"tokens", tokens}, {"out", 512}, {"in", 264}, {"r", r}});
   }
   gpu_layer bound() const {
-    gpu_layer g(lora_graphs, dtype::bf16, mode::fused);
+    gpu_layer g(lora_graphs, dtype::bf16, execution_mode::fused);
     {
       const result<int> added = g.add(lora_graphs);
       REQUIRE(bool(added));
@@ -81,7 +81,7 @@ TEST_CASE("gpu: written parameters take effect after parameters_changed, also be
     const random_layer<float> before = representable(graphs, pair_of_adapters::shape(40, 8), dtype::bf16, 1);
     random_layer<float> after = representable(graphs, pair_of_adapters::shape(40, 8), dtype::bf16, 2);
     for (const char* same : {"weight", "x"}) after.data.at(same) = before.data.at(same);
-    gpu_layer g(graphs, dtype::bf16, mode::fused);
+    gpu_layer g(graphs, dtype::bf16, execution_mode::fused);
     REQUIRE(bool(before.bind(g)));
     REQUIRE(bool(g.bind({40})));
     std::vector<float> y = before.buffer_for("y", graphs.forward);
@@ -106,7 +106,7 @@ TEST_CASE("gpu: factors of the input are switched, also together with a low-rank
       const random_layer<float> first = representable(factor, shape, dtype::bf16, 1);
       random_layer<float> second = representable(other, shape, dtype::bf16, 2);
       for (const char* name : {"weight", "bias", "x"}) second.data.at(name) = first.data.at(name);
-      gpu_layer g(factor, dtype::bf16, mode::fused);
+      gpu_layer g(factor, dtype::bf16, execution_mode::fused);
       REQUIRE(bool(first.bind(g)));
       const result<int> added = g.add(other);
       REQUIRE(bool(added));

@@ -42,7 +42,7 @@ struct lora_layer {
         tokens(m) {}
   // Runs twice and from a captured graph, which must give the same bits; returns the number of timed launches.
   int run(const std::string& file, std::vector<float>& y) const {
-    gpu_layer g(graphs, dtype::bf16, mode::fused);
+    gpu_layer g(graphs, dtype::bf16, execution_mode::fused);
     REQUIRE(bool(numbers.bind(g)));
     REQUIRE(bool(g.enable_autotuning(file)));
     REQUIRE(bool(g.bind({tokens, 0})));

@@ -33,7 +33,7 @@ random_layer<float> with_dy(const std::string& method, const shape& s, dtype typ
 std::vector<std::vector<double>> reference_gradients(const random_layer<float>& l) {
   random_layer<double> d(l.graphs, l.shape);
   for (auto& [name, values] : d.data) std::copy(l.data.at(name).begin(), l.data.at(name).end(), values.begin());
-  cpu::executor<double> e(l.graphs, mode::fused);
+  cpu::executor<double> e(l.graphs, execution_mode::fused);
   REQUIRE(bool(d.bind(e)));
   std::vector<std::vector<double>> all{d.buffer_for("dx", l.graphs.backward)};
   for (const std::string& name : d.parameters()) all.push_back(d.buffer_for(name.c_str(), l.graphs.backward));
@@ -48,7 +48,7 @@ struct errors {
 };
 errors errors_of(const std::string& method, const shape& s, dtype type, bool training = false) {
   const random_layer<float> l = with_dy(method, s, type);
-  gpu_layer g(l.graphs, type, mode::fused);
+  gpu_layer g(l.graphs, type, execution_mode::fused);
   REQUIRE(bool(l.bind(g)));
   REQUIRE(bool(g.bind({s.tokens})));
   g.train(training);
@@ -185,7 +185,7 @@ TEST_CASE("gpu: weights that are a product of large matrices, and wgrads of that
 TEST_CASE("gpu: the bytes of saved tensors are known before a call") {
   if (no_gpu()) return;
   const random_layer<float> l = with_dy("lora", {300, 512, 1024, 16}, dtype::bf16);
-  gpu_layer g(l.graphs, dtype::bf16, mode::fused);
+  gpu_layer g(l.graphs, dtype::bf16, execution_mode::fused);
   REQUIRE(bool(l.bind(g)));
   REQUIRE(bool(g.bind({300})));
   CHECK(g.saved_bytes(300) == 0);
@@ -194,7 +194,7 @@ TEST_CASE("gpu: the bytes of saved tensors are known before a call") {
   std::vector<float> dx = l.buffer_for("dx", l.graphs.backward);
   CHECK(!g.backward(l.x(), l.dy(), into(dx), {}));  // without a forward call before
   const random_layer<float> folded = with_dy("lora", {300, 512, 256, 128}, dtype::bf16);
-  gpu_layer copy(folded.graphs, dtype::bf16, mode::fused);
+  gpu_layer copy(folded.graphs, dtype::bf16, execution_mode::fused);
   REQUIRE(bool(folded.bind(copy)));
   copy.train(true);
   REQUIRE(bool(copy.bind({255})));

@@ -26,7 +26,7 @@ bool no_gpu() {
   return none;
 }
 
-struct tuned : adapted<llama, on<"*_proj", lora<8>>> {};
+struct tuned : adapted<llama, target_modules<"*_proj", lora<8>>> {};
 
 long long inner = 512, hidden = 256, rank = 8;
 long long size_named(const char* name, int head, long long rows) {
@@ -65,19 +65,19 @@ struct tensors {
       const node& v = g[i];
       if (!is_leaf(v.what)) continue;
       view& to = leaves[i];
-      const long long n = count(g, i, sizes), columns = g.sizes.value(v.d[3], sizes);
+      const long long n = element_count(g, i, sizes), columns = g.sizes.value(v.d[3], sizes);
       const std::string name = g.name(i).c_str();
       to.rank = 0;
       for (int axis = 2; axis < 4; ++axis) to.size[to.rank++] = g.sizes.value(v.d[axis], sizes);
-      if (row(v.what).from == source::scalar) {
+      if (traits_of(v.what).from == source::scalar) {
         const double number = name.ends_with("eps") ? 1e-5 : name.ends_with("dropout") ? 0.3 : 1.0;
         to.data = &scalars.emplace_back(number), to.type = dtype::f64;
-      } else if (row(v.what).from == source::integers) {
+      } else if (traits_of(v.what).from == source::integers) {
         static const std::int64_t seed = 77;
         const view from = name == "positions" ? rows.positions() : rows.attention_range_of(0);
         const auto* p = name == "seed" ? &seed : static_cast<const std::int64_t*>(from.data);
         to.data = on_device(std::vector<std::int64_t>(p, p + n)), to.type = dtype::i64;
-      } else if (row(v.what).from == source::tensor) {
+      } else if (traits_of(v.what).from == source::tensor) {
         const bool norm = name.find("layernorm") != std::string::npos,
                    wide = v.what == op::frozen || v.what == op::param;
         std::vector<float> host(static_cast<std::size_t>(n));
@@ -125,7 +125,7 @@ ran run(const graph& g, const tensors& t, const target& to, long long rows) {
   gpu::binding<bf> with;
   leaf_views known = t.leaves;
   for (id i = 0; i < g.size; ++i)
-    if (is_leaf(g[i].what) && row(g[i].what).known_at == stage::call) known[static_cast<std::size_t>(i)] = {};
+    if (is_leaf(g[i].what) && traits_of(g[i].what).known_at == stage::call) known[static_cast<std::size_t>(i)] = {};
   t.reset_cache();
   gpu::dequantized_buffer dequantized_weight;
   gpu::shared_adapter_args<bf> shared;
@@ -133,12 +133,12 @@ ran run(const graph& g, const tensors& t, const target& to, long long rows) {
       program.bind(nullptr, kernels, t.sizes, known, {rows, 0}, shared, dequantized_weight, nullptr, with);
   INFO(std::string(bound.message()));
   REQUIRE(bool(bound));
-  call c(g);
+  program_call c(g);
   c.begin(t.sizes);
   c.data = t.leaves;
   std::deque<gpu::buffer> out;
   for (int k = 0; k < g.outs; ++k) {
-    const long long n = count(g, g.out[k].at, t.sizes);
+    const long long n = element_count(g, g.out[k].at, t.sizes);
     REQUIRE(bool(out.emplace_back().reserve(n * 4)));
     c.outputs[k] = {out.back().data(), dtype::f32, {n}, 1};
   }
@@ -150,7 +150,7 @@ ran run(const graph& g, const tensors& t, const target& to, long long rows) {
   r.kernels = gpu::launch_count() - before;
   REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
   for (int k = 0; k < g.outs; ++k) {
-    std::vector<float>& y = r.outputs.emplace_back(static_cast<std::size_t>(count(g, g.out[k].at, t.sizes)));
+    std::vector<float>& y = r.outputs.emplace_back(static_cast<std::size_t>(element_count(g, g.out[k].at, t.sizes)));
     REQUIRE(cudaMemcpy(y.data(), out[static_cast<std::size_t>(k)].data(), y.size() * 4, cudaMemcpyDeviceToHost) ==
             cudaSuccess);
   }
@@ -185,7 +185,7 @@ void check(const graph& g, int head, row_batch rows, double tolerance, const qua
   const ran fused = run(g, t, sm_90, rows.rows()), single = run(g, t, eager, rows.rows());
   INFO("heads of ", head, ", ", rows.rows(), " rows");
   int copies = 0;  // outputs are requested in float, so results of GEMMs are copied
-  const plan p = fuse(g, sm_90);
+  const launch_plan p = fuse(g, sm_90);
   for (int k = 0; k < g.outs; ++k) {
     CHECK(distance(fused.outputs[static_cast<std::size_t>(k)], single.outputs[static_cast<std::size_t>(k)]) <
           tolerance);

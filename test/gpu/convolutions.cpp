@@ -28,7 +28,7 @@ TEST_CASE("gpu: convolutions on images that grow and shrink, every method") {
     const random_layer<float> first = with_images(graphs, 6, 5);
     random_layer<float> large = with_images(graphs, 21, 17), wide = with_images(graphs, 4, 30);
     take_parameters(large, first), take_parameters(wide, first);
-    gpu_layer g(graphs, dtype::f32, mode::fused);
+    gpu_layer g(graphs, dtype::f32, execution_mode::fused);
     REQUIRE(bool(first.bind(g)));
     REQUIRE(bool(g.bind({3})));
     for (const random_layer<float>* l : {&first, static_cast<const random_layer<float>*>(&large), &first,
@@ -44,7 +44,7 @@ TEST_CASE("gpu: convolutions on images that grow and shrink, every method") {
       random_layer<double> exact(graphs, l->shape);
       for (auto& [name, values] : exact.data)
         std::copy(l->data.at(name).begin(), l->data.at(name).end(), values.begin());
-      cpu::executor<double> e(graphs, mode::fused);
+      cpu::executor<double> e(graphs, execution_mode::fused);
       REQUIRE(bool(exact.bind(e)));
       std::vector<double> dx_exact = exact.buffer_for("dx", graphs.backward);
       REQUIRE(bool(e.backward(exact.x(), exact.dy(), into(dx_exact), {})));

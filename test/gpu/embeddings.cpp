@@ -16,8 +16,8 @@ TEST_CASE("gpu: gradients of embeddings with ids that repeat, every method, twic
       random_layer<double> exact(graphs, l.shape);
       for (auto& [name, values] : exact.data) std::copy(l.data.at(name).begin(), l.data.at(name).end(), values.begin());
       exact.ids = l.ids, exact.views.at("x").data = exact.ids.data();
-      cpu::executor<double> e(graphs, mode::fused);
-      gpu_layer g(graphs, dtype::f32, mode::fused);
+      cpu::executor<double> e(graphs, execution_mode::fused);
+      gpu_layer g(graphs, dtype::f32, execution_mode::fused);
       REQUIRE(bool(exact.bind(e)));
       REQUIRE(bool(l.bind(g)));
       for (int k = 0; k < graphs.backward.outs; ++k) {

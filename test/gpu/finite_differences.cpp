@@ -46,7 +46,7 @@ bool has(const graph& g, op what) {
 }
 void differentiates(const layer_variant& c) {
   random_layer<float> l(c.graphs, usual_sizes());
-  gpu_layer g(c.graphs, dtype::f32, mode::fused);
+  gpu_layer g(c.graphs, dtype::f32, execution_mode::fused);
   REQUIRE(bool(l.bind(g)));
   const std::vector<std::string> parameters = l.parameters();
   std::vector<std::vector<float>> found;
@@ -85,7 +85,7 @@ void differentiates(const layer_variant& c) {
 TEST_CASE("gpu: gradients agree with finite differences in float") {
   if (no_gpu()) return;
   for (const layer_variant& c : every_layer_variant()) {
-    if (c.graphs.backward.outs == 0 || c.graphs.backward.bad.what != fault::none) continue;
+    if (c.graphs.backward.outs == 0 || c.graphs.backward.bad.what != formula_error::none) continue;
     INFO(c.name);
     differentiates(c);
   }

@@ -17,7 +17,7 @@ double error_of(const std::string& method, bool bias, const shape& s, dtype type
   const layer_graphs graphs = graphs_for("linear", method.c_str(), bias);
   const random_layer<float> l = representable(
       graphs, with(usual_sizes(), {{"tokens", s.tokens}, {"out", s.out}, {"in", s.in}, {"r", s.r}}), type);
-  gpu_layer g(graphs, type, mode::fused);
+  gpu_layer g(graphs, type, execution_mode::fused);
   REQUIRE(bool(l.bind(g)));
   REQUIRE(bool(g.bind({s.tokens, rank})));
   std::vector<float> y = l.buffer_for("y", graphs.forward), again = y;

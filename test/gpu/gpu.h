@@ -56,7 +56,7 @@ inline std::vector<double> reference(const random_layer<float>& l, bool adapter 
   for (auto& [name, values] : d.data) std::copy(l.data.at(name).begin(), l.data.at(name).end(), values.begin());
   d.ids = l.ids;
   if (d.views.at("x").type == dtype::i64) d.views.at("x").data = d.ids.data();
-  cpu::executor<double> e(l.graphs, mode::eager);
+  cpu::executor<double> e(l.graphs, execution_mode::eager);
   REQUIRE(bool(d.bind(e)));
   REQUIRE(bool(e.enable(adapter)));
   std::vector<double> y = d.buffer_for("y", l.graphs.literal);

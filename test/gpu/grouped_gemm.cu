@@ -183,7 +183,7 @@ TEST_CASE("gpu: activation and residual are fused into the GEMM, in every family
       const result<bound_leaves> leaves = state.bind(graphs.forward);
       REQUIRE(bool(leaves));
       REQUIRE(bool(gpu::engine<bf>::bind(q, made, with, leaves->sizes, leaves->leaf, {.tokens = tokens}, none)));
-      call c(graphs.forward);
+      program_call c(graphs.forward);
       c.begin(leaves->sizes);
       graphs.forward.sizes.set_tokens(c.sizes, tokens);
       c.data[graphs.forward.find("x")] = x.seen();

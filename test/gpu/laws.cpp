@@ -10,8 +10,8 @@ namespace {
 constexpr double tolerance = 2e-5;
 
 void differentiates(const layer_variant& c, const random_layer<float>& l, gpu_layer& g) {
-  if (c.graphs.backward.bad.what != fault::none) return;
-  cpu::executor<float> cpu(c.graphs, mode::eager);
+  if (c.graphs.backward.bad.what != formula_error::none) return;
+  cpu::executor<float> cpu(c.graphs, execution_mode::eager);
   REQUIRE(bool(l.bind(cpu)));
   const bool has_dx = c.graphs.backward.result("dx") >= 0;
   std::vector<float> dx, theirs_dx;
@@ -37,8 +37,8 @@ void differentiates(const layer_variant& c, const random_layer<float>& l, gpu_la
   }
 }
 
-void obeys(const layer_variant& c, const sizes& shape, mode how) {
-  INFO(c.name, std::string(how == mode::eager ? ", eager" : ", fused"));
+void obeys(const layer_variant& c, const sizes& shape, execution_mode how) {
+  INFO(c.name, std::string(how == execution_mode::eager ? ", eager" : ", fused"));
   const random_layer<float> l = representable(c.graphs, shape, dtype::f32);
   gpu_layer g(c.graphs, dtype::f32, how);
   REQUIRE(bool(l.bind(g)));
@@ -56,7 +56,7 @@ void obeys(const layer_variant& c, const sizes& shape, mode how) {
   REQUIRE(bool(g.enable(true)));
   REQUIRE(c.graphs.base_forward.find("weight") >= 0);
 
-  cpu::executor<float> cpu(c.graphs, mode::eager);
+  cpu::executor<float> cpu(c.graphs, execution_mode::eager);
   REQUIRE(bool(l.bind(cpu)));
   std::vector<float> theirs = l.data.at("weight"), ours(theirs.size(), NAN), back(theirs.size(), NAN);
   REQUIRE(bool(cpu.merge(into(theirs))));
@@ -82,7 +82,7 @@ TEST_CASE("gpu: bind() refuses a graph with a node that no kernel computes, and 
   if (no_gpu()) return;
   const layer_graphs graphs = graphs_of<linear_kind, clipped, false>();
   const random_layer<float> l(graphs, usual_sizes());
-  for (const mode how : {mode::fused, mode::eager}) {
+  for (const execution_mode how : {execution_mode::fused, execution_mode::eager}) {
     gpu_layer g(graphs, dtype::f32, how);
     REQUIRE(bool(l.bind(g)));
     const status s = g.bind({.tokens = 7});
@@ -93,9 +93,9 @@ TEST_CASE("gpu: bind() refuses a graph with a node that no kernel computes, and 
 TEST_CASE("gpu: every method equals its formula, forward and backward, merges, unmerges and can be disabled") {
   if (no_gpu()) return;
   for (const layer_variant& c : every_layer_variant())
-    for (const mode how : {mode::fused, mode::eager}) obeys(c, usual_sizes(), how);
+    for (const execution_mode how : {execution_mode::fused, execution_mode::eager}) obeys(c, usual_sizes(), how);
 }
 TEST_CASE("gpu: the laws with sizes that are no multiple of a tile") {
   if (no_gpu()) return;
-  for (const layer_variant& c : every_layer_variant()) obeys(c, ragged_sizes(), mode::fused);
+  for (const layer_variant& c : every_layer_variant()) obeys(c, ragged_sizes(), execution_mode::fused);
 }

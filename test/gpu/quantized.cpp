@@ -28,7 +28,7 @@ struct quantized_case {
     layer.views.at("weight").data = layer.data.at("weight").data();
   }
   gpu_layer bound(dtype type) const {
-    gpu_layer g(layer.graphs, type, mode::fused);
+    gpu_layer g(layer.graphs, type, execution_mode::fused);
     REQUIRE(bool(layer.bind(g)));
     const view stored = weight.quantized.as_view();
     const status set = g.set("weight", stored);
@@ -121,7 +121,7 @@ TEST_CASE("gpu: formats that only the CPU reads are refused by name") {
       INFO(e.name);
       const layer_graphs g = graphs_for("linear", "lora", false);
       const quantized_case c(g, with(usual_sizes(), {{"in", 256}}), e.format);
-      gpu_layer on_gpu(c.layer.graphs, dtype::bf16, mode::fused);
+      gpu_layer on_gpu(c.layer.graphs, dtype::bf16, execution_mode::fused);
       REQUIRE(bool(c.layer.bind(on_gpu)));
       const status set = on_gpu.set("weight", c.weight.quantized.as_view());
       std::vector<float> y = c.layer.buffer_for("y", g.forward);

@@ -20,8 +20,9 @@ using of_int8 = linear<200, 256, int8, lora<rank>>;
 using of_units = linear<2128, 4096, nf4<64>, lora<rank>>;
 using bf = __nv_bfloat16;
 
-static_assert(compile<of_nf4, fullgraph, on<sm_90>>::kernels_at(8) == 1);
-static_assert(compile<of_int8, fullgraph, on<sm_90>>::kernels_at(16) == 2);  // one kernel computes the shrink result
+static_assert(compile<of_nf4, fullgraph, for_target<sm_90>>::kernels_at(8) == 1);
+static_assert(compile<of_int8, fullgraph, for_target<sm_90>>::kernels_at(16) ==
+              2);  // one kernel computes the shrink result
 
 // Numbers that are exact in bf16, on the host and on the device.
 template <class T> struct numbers {

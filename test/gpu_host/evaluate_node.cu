@@ -218,12 +218,12 @@ void agree(const graph& g, id i, const size_values& s, const gpu::operands<Real>
   const node& v = g[i];
   met.insert(v.what);
   const gpu::evaluator<Real> evaluate{g, s};
-  const long long n = count(g, i, s), extra = evaluate.scratch(i);
+  const long long n = element_count(g, i, s), extra = evaluate.scratch(i);
   wide<Real> a(x.a), b(x.b), c(x.c);
   for (const int accumulate : {0, 1, -1}) {
     if (accumulate != 0 && v.what != op::matmul) continue;
-    INFO("op ", std::string(row(v.what).name), ", node ", i, ", accumulate ", accumulate, ", elements ", n, ", from ",
-         std::string(name_of(x.a.p.type)), " to ", std::string(name_of(to)));
+    INFO("op ", std::string(traits_of(v.what).name), ", node ", i, ", accumulate ", accumulate, ", elements ", n,
+         ", from ", std::string(name_of(x.a.p.type)), " to ", std::string(name_of(to)));
     const double begins_with = v.what == op::combine || v.what == op::grouped_wgrad ? 0 : 0.5;
     std::vector<double> expected(static_cast<std::size_t>(n), begins_with);
     cpu::evaluator<double>{g, s, cpu::every_operation<double>().evaluate}(i, cpu::shaped(g, i, s, expected.data()),
@@ -247,7 +247,7 @@ void agree(const graph& g, id i, const size_values& s, const gpu::operands<Real>
       return t;
     };
     gpu::operands<Real> y{there(x.a), there(x.b), there(x.c)};
-    if (x.ids != nullptr) y.ids = device().put(x.ids, count(g, v.b, s));
+    if (x.ids != nullptr) y.ids = device().put(x.ids, element_count(g, v.b, s));
     result = stored<Real>(begin, to);
     const gpu::element_ptr<Real> out(device().put(result.bytes.data(), static_cast<long long>(result.bytes.size())),
                                      to);
@@ -588,7 +588,7 @@ template <class Real> void model_ops() {
 }
 
 template <class Real> void every_node(const graph& g, const random_layer<Real>& l, double tolerance) {
-  if (g.size == 0 || g.bad.what != fault::none) return;
+  if (g.size == 0 || g.bad.what != formula_error::none) return;
   random_layer<Real> own = l;  // adds tensors that only this graph reads, such as the merged weight
   std::mt19937 engine(5);
   own.fill(g, engine);
@@ -635,8 +635,8 @@ TEST_CASE_TEMPLATE("gpu node: every op equals the CPU's", Real, float, double) {
     const op what = static_cast<op>(k);
     const bool computed =
         !is_leaf(what) || what == op::constant || what == op::number || what == op::eye || what == op::zero;
-    const bool outside = what == op::host || row(what).kind == op_class::collective;  // no kernel computes these
-    INFO(std::string(row(what).name));
+    const bool outside = what == op::host || traits_of(what).kind == op_class::collective;  // no kernel computes these
+    INFO(std::string(traits_of(what).name));
     CHECK((!computed || outside || met.contains(what)));
   }
 }

@@ -26,7 +26,7 @@ gpu::launch_mask of_sum(const graph& g, id i, const size_values& s) {
   const auto any = static_cast<int>(gpu::reduce_form::any);
   return set::reduce_bits(1U << static_cast<int>(gpu::reduce_form_of(size, to)) | 1U << any);
 }
-gpu::launch_mask of_launch(const graph& g, const plan& p, const graft::launch& l, const size_values& s) {
+gpu::launch_mask of_launch(const graph& g, const launch_plan& p, const graft::launch& l, const size_values& s) {
   if (l.is<dropout_gemm>()) return set::dropout_gemms;
   if (l.is<matrix_chain>()) return set::chain;
   if (l.is<matrix_stack>()) return set::stack;
@@ -47,7 +47,7 @@ gpu::launch_mask of_product(const graph& g, const gemm_slots& s) {
   return all;
 }
 // The launches of precomputed values, all of which run when a plan is bound.
-gpu::launch_mask of_known(const graph& g, const plan& p, const size_values& s) {
+gpu::launch_mask of_known(const graph& g, const launch_plan& p, const size_values& s) {
   gpu::launch_mask all = 0;
   node_set changing(g.size);
   for (id i = 0; i < g.size; ++i)
@@ -64,7 +64,7 @@ gpu::launch_mask of_known(const graph& g, const plan& p, const size_values& s) {
   return all;
 }
 gpu::launch_mask needs(const graph& g, const target& to, const size_values& known) {
-  const plan p = fuse(g, to);
+  const launch_plan p = fuse(g, to);
   const size_values s = with_nominals(g, known);
   gpu::launch_mask all = of_known(g, p, s);
   for (const graft::launch& l : p.launches) all |= of_launch(g, p, l, s);
@@ -130,7 +130,7 @@ template <class Layer> void check_products(const std::string& name, const graph&
   for (const target& to :
        {gpu::device_target("large", 90, 132, 66), gpu::device_target("medium", 90, 114, 57),
         gpu::device_target("small", 90, 78, 39), gpu::device_target("part of a device", 90, 16, 8)}) {
-    const plan p = fuse(g, to);
+    const launch_plan p = fuse(g, to);
     for (const gemm_launch& l : p.all<gemm_launch>())
       l.each_product([&](int k) {
         const gemm_slots& one = p.products[k];
@@ -189,11 +189,11 @@ TEST_CASE("kernel selection: every plan of every adapter finds its kernels, and 
     const auto g = test::captured_at_run_time(test::formula_at_run_time<layer>());
     std::vector<graph> all = {g.forward, g.folded, g.backward};
     saved_pair training;
-    if (graph(g.backward).bad.what == fault::none)
+    if (graph(g.backward).bad.what == formula_error::none)
       training = select_saved_tensors(g.forward, g.backward), all.push_back(training.forward),
       all.push_back(training.backward);
     for (const graph& one : all)
-      if (one.bad.what == fault::none)
+      if (one.bad.what == formula_error::none)
         check<layer>(name, one, type::of(one).launches), check_products<layer>(name, one);
   });
 }
@@ -203,7 +203,7 @@ TEST_CASE("kernel selection: backward finds its kernels whichever gradients are 
     const layer_formula f = test::formula_at_run_time<layer>();
     const auto g = test::captured_at_run_time(f);
     const graph whole = g.backward;
-    if (whole.bad.what != fault::none) return;
+    if (whole.bad.what != formula_error::none) return;
     const saved_pair training = select_saved_tensors(g.forward, g.backward);
     const op_set nodes = ops_of(capture_literal_backward(f)) | ops_of(capture_literal(f));
     for (const graph& from : {whole, graph(training.backward)}) {

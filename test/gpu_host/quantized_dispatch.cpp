@@ -150,11 +150,12 @@ TEST_CASE("quantized dispatch: units are distributed over all thread blocks") {
   CHECK(units_per_cluster(small, 3, 132) == 1);
 }
 TEST_CASE("quantized dispatch: a layer type states its kernels: one, two with a shrink, or dequantize first") {
-  using plan = compile<linear<4096, 4096, nf4<64>, lora<16>>, fullgraph, on<sm_90>>;
+  using plan = compile<linear<4096, 4096, nf4<64>, lora<16>>, fullgraph, for_target<sm_90>>;
   static_assert(plan::kernels_at(8) == 1 && plan::kernels_at(9) == 2 && plan::kernels_at(32) == 2);
-  using bare = compile<linear<4096, 4096, nf4<64>>, fullgraph, on<sm_90>>;
+  using bare = compile<linear<4096, 4096, nf4<64>>, fullgraph, for_target<sm_90>>;
   static_assert(bare::kernels_at(8) == 1 && bare::kernels_at(32) == 1);
-  static_assert(plan::kernels_at(4096) == 1 + compile<linear<4096, 4096, bf16, lora<16>>, on<sm_90>>::kernels_at(4096));
+  static_assert(plan::kernels_at(4096) ==
+                1 + compile<linear<4096, 4096, bf16, lora<16>>, for_target<sm_90>>::kernels_at(4096));
   std::string all;
   explain<linear<4096, 4096, nf4<64>, lora<16>>, sm_90>([&](const text& t) { all += t.c_str(); }, 1);
   CHECK(all.find("cannot read in less than 2.2 us") != std::string::npos);

@@ -195,14 +195,14 @@ TEST_CASE("axes: every operand of every operation") {
   for (int o = 0; o <= static_cast<int>(op::host); ++o) {
     const op what = static_cast<op>(o);
     if (is_leaf(what)) continue;
-    INFO(std::string(row(what).name));
+    INFO(std::string(traits_of(what).name));
     REQUIRE(examples().contains(what));  // a new operation needs an example here
     const example& e = examples().at(what);
     builder g;
     const id made = e.make(g, scope{&g});
     REQUIRE(g.n[made].what == what);
-    REQUIRE(static_cast<int>(e.operands.size()) == row(what).arity);
-    for (int k = 0; k < row(what).arity; ++k)
+    REQUIRE(static_cast<int>(e.operands.size()) == traits_of(what).arity);
+    for (int k = 0; k < traits_of(what).arity; ++k)
       for (int axis = 0; axis < 4; ++axis) {
         INFO("operand ", k, ", axis ", axis);
         CHECK(axis_after(g, g.n[made], k, axis) == e.operands[static_cast<std::size_t>(k)].to[axis]);

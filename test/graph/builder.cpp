@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <graft/graph/canonical.h>
-#include <graft/graph/rules_algebra.h>
+#include <graft/graph/rules.h>
 
 #include "../support/static_check.h"
 
@@ -192,7 +192,7 @@ TEST_CASE("builder: nodes, derived sizes, outputs and requirements have no fixed
   s.g.need.clear();
   for (int i = 0; i < 200; ++i) s.g.require(requirement::kind::same, s.in, {i + 2}, s.W, 1);
   CHECK(s.g.need.size() == 200);
-  CHECK(s.g.bad.what == fault::none);
+  CHECK(s.g.bad.what == formula_error::none);
   const builder all = canonical(s.g);
   CHECK(all.out.size() == 40);
   CHECK(all.need.size() == 200);
@@ -222,12 +222,12 @@ constexpr many_names names;
 TEST_CASE("builder: a size name beyond the limit is an error that names it") {
   builder g;
   for (int i = 0; i < max_names; ++i) g.size_named(names.of[i], 0, 8);
-  CHECK(g.bad.what == fault::none);
+  CHECK(g.bad.what == formula_error::none);
   CHECK(g.sizes().find("n191") == max_names - 1);
   CHECK(g.size_named("n005", 0, 8) == entry_dim(5));  // an existing name is found
-  CHECK(g.bad.what == fault::none);
+  CHECK(g.bad.what == formula_error::none);
   g.size_named(names.of[max_names], 0, 8);
-  CHECK(g.bad.what == fault::too_many_sizes);
+  CHECK(g.bad.what == formula_error::too_many_sizes);
   CHECK(std::string(g.bad.name) == "n192");
 }
 
@@ -235,21 +235,22 @@ TEST_CASE("builder: a second leaf of the same name with another shape is an erro
   auto taken = [](auto&& second) {
     sample s;
     second(s);
-    return s.g.bad.what == fault::name_is_taken && s.g.bad.at == s.A && std::string(s.g.bad.name) == "A";
+    return s.g.bad.what == formula_error::name_is_taken && s.g.bad.at == s.A && std::string(s.g.bad.name) == "A";
   };
   CHECK(taken([](sample& s) { s.matrix(op::param, "A", s.in, s.r); }));
   CHECK(taken([](sample& s) { s.matrix(op::frozen, "A", s.r, s.in); }));
   CHECK(taken([](sample& s) { s.g.leaf(op::param, "A", 0, 3, {1}, {1}, s.r, s.in); }));  // three axes in the file
   CHECK_FALSE(taken([](sample& s) { s.matrix(op::param, "A", s.r, s.in); }));
   CHECK_FALSE(taken([](sample& s) { s.g.leaf(op::param, "A", s.g.path(0, "other"), 2, {1}, {1}, s.in, s.r); }));
-  BOTH(in_sample([](sample& s) { return s.zero(s.r, s.in) != s.zero(s.in, s.r) && s.g.bad.what == fault::none; }));
+  BOTH(in_sample(
+      [](sample& s) { return s.zero(s.r, s.in) != s.zero(s.in, s.r) && s.g.bad.what == formula_error::none; }));
 }
 
 TEST_CASE("builder: the first error is the one that is reported") {
   BOTH(in_sample([](sample& s) {
-    s.g.stop({fault::not_differentiable, s.W, 7});
-    s.g.stop({fault::too_many_sizes, s.A, 9});
-    return s.g.bad.what == fault::not_differentiable && s.g.bad.at == s.W && s.g.bad.line == 7;
+    s.g.stop({formula_error::not_differentiable, s.W, 7});
+    s.g.stop({formula_error::too_many_sizes, s.A, 9});
+    return s.g.bad.what == formula_error::not_differentiable && s.g.bad.at == s.W && s.g.bad.line == 7;
   }));
 }
 
@@ -261,7 +262,7 @@ constexpr builder product_graph() {
   return s.g;
 }
 constexpr graph_counts parts = counts_of(product_graph());
-constexpr auto stored = store<parts.nodes, parts.sizes, parts.paths, parts.needs, parts.outs>(product_graph());
+constexpr auto stored = store_graph<parts.nodes, parts.sizes, parts.paths, parts.needs, parts.outs>(product_graph());
 
 }  // namespace
 

@@ -89,7 +89,7 @@ TEST_CASE("formula: every function makes its op") {
       {op::host, made([](scope p) { return host("f", W(p)); }).what},
       {op::host, made([](scope p) { return host_rows("f", p.size("rows"), W(p)); }).what},
   };
-  for (const fact& f : facts) CHECK(std::string(row(f.found).name) == row(f.expected).name);
+  for (const fact& f : facts) CHECK(std::string(traits_of(f.found).name) == traits_of(f.expected).name);
   BOTH(!made([](scope p) { return rotate(W(p), p.param("R", 1, 2, 8, 8)); }).tb);
   BOTH(made([](scope p) { return unrotate(W(p), p.param("R", 1, 2, 8, 8)); }).tb);
 }
@@ -138,7 +138,7 @@ TEST_CASE("formula: a negative size in a type is an error that names it") {
   builder g;
   const scope p{&g};
   CHECK(p.size("r", -3).d == dim{1});
-  CHECK(g.bad.what == fault::size_is_negative);
+  CHECK(g.bad.what == formula_error::size_is_negative);
   CHECK(g.bad.number == -3);
   CHECK(std::string(g.bad.name) == "r");
 }

@@ -28,7 +28,7 @@ TEST_CASE("path: the same name below two paths gives two leaves and two sizes") 
   CHECK(leaf(q).i == a.i);
   CHECK(g.n.size() == 2);
   CHECK(a.rows().d != b.rows().d);
-  CHECK(g.bad.what == fault::none);
+  CHECK(g.bad.what == formula_error::none);
   CHECK(g.find("q_proj.lora_A.weight") == a.i);
   CHECK(g.find("v_proj.lora_A.weight") == b.i);
   CHECK(g.find("lora_A.weight") == none_id);

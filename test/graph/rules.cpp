@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The shape of every operation's value, and the requirements on its operands: kind, both sizes, line.
-#include <graft/graph/rules_algebra.h>
+#include <graft/graph/rules.h>
 
 #include "../support/static_check.h"
 

@@ -107,11 +107,11 @@ TEST_CASE("methods: every graph of every method is sound") {
     INFO(c.name);
     for (const graph* g : {&c.graphs.literal, &c.graphs.literal_backward, &c.graphs.forward, &c.graphs.folded,
                            &c.graphs.backward, &c.graphs.base_forward, &c.graphs.merge}) {
-      CHECK(g->bad.what == fault::none);
+      CHECK(g->bad.what == formula_error::none);
       for (int i = 0; i < g->size; ++i) {
         const node& v = g->n[i];
         for (int k = 0; k < 3; ++k) {
-          CHECK((v.operand(k) >= 0) == (k < row(v.what).arity));
+          CHECK((v.operand(k) >= 0) == (k < traits_of(v.what).arity));
           CHECK(v.operand(k) < i);  // operands come first
         }
       }

@@ -25,7 +25,7 @@ TEST_CASE("own method: it runs like the others") {
   const auto g = methods.graphs("linear", "GATED", true);
   REQUIRE(bool(g));
   const random_layer<double> l(*g, usual_sizes());
-  cpu::executor<double> fused(*g), eager(*g, mode::eager);
+  cpu::executor<double> fused(*g), eager(*g, execution_mode::eager);
   for (auto* e : {&fused, &eager}) REQUIRE(bool(l.bind(*e)));
   std::vector<double> y = l.buffer_for("y", g->literal), z = y;
   REQUIRE(bool(fused.forward(l.x(), into(y))));

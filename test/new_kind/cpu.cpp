@@ -43,7 +43,7 @@ static_assert(fuse(capture(), with_kind(false)).launches.size() == 3);
 TEST_CASE("new kind: explain, drawings, kernel counts and costs know it") {
   const builder captured = capture();
   const graph g = captured;
-  const plan p = fuse(g, with_kind(true));
+  const launch_plan p = fuse(g, with_kind(true));
   size_values s = with_nominals(g, {});
   g.sizes.set_tokens(s, 16);
   CHECK(kernel_count(g, p, s, dtype::f32) == 2);
@@ -70,7 +70,7 @@ TEST_CASE("new kind: the CPU runs it by its own kernel") {
     const cpu::operations<float> operations = cpu::every_operation<float>();
     program.bind(bound, s, leaf_views(g.size), tokens, operations.dequantize);
     std::vector<float> out(x.size());
-    call c;
+    program_call c;
     c.sizes = s, c.data = leaf_views(g.size), c.outputs = sequence<mutable_view>(1);
     c.data[g.find("x")] = view_of(x.data(), tokens, n), c.data[g.find("y")] = view_of(y.data(), tokens, n);
     c.data[g.find("z")] = view_of(z.data(), tokens, n), c.outputs[0] = view_into(out.data(), tokens, n);

@@ -8,7 +8,7 @@ struct q_proj : graft::linear<64, 32, float, graft::dora<8>> {};
 struct rotated : graft::linear<64, 32, float, graft::oft<8>> {};
 
 static_assert(graft::compile<q_proj, graft::fullgraph>::kernels == 1);
-static_assert(graft::compile<q_proj, graft::fullgraph, graft::training, graft::on<graft::sm_90>>::kernels >= 1);
+static_assert(graft::compile<q_proj, graft::fullgraph, graft::training, graft::for_target<graft::sm_90>>::kernels >= 1);
 static_assert(graft::compile<rotated, graft::fullgraph>::kernels >= 1);
 static_assert(graft::forward_cost<q_proj>(512).flops > 0);
 static_assert(graft::mergeable<q_proj> && !graft::unmergeable<q_proj>);

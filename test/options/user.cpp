@@ -112,12 +112,42 @@ struct layer {};
 struct key {};
 struct batch {};
 struct loss {};
+struct plan {};
+struct slot {};
+struct mode {};
+struct fault {};
+struct flow {};
+struct axes {};
+struct call {};
 int make(int v) { return v; }
 int run(int v) { return v; }
+int on(int v) { return v; }
+int at(int v) { return v; }
+int row(int v) { return v; }
+int count(int v) { return v; }
+int fit(int v) { return v; }
+int store(int v) { return v; }
+int below(int v) { return v; }
+int plus(int v) { return v; }
+int times(int v) { return v; }
+int adds(int v) { return v; }
+int either(int v) { return v; }
+enum where { here };
+
+// Local names may be any word, graft's too: the program's hide them.
+int locals() {
+  const int make = 1, plan = 2, on = 3, at = 4, row = 5, size = 6, cost = 7, view = 8, node = 9, graph = 10, text = 11,
+            status = 12, result = 13, fail = 15, target = 16, layer = 17, stage = 18, pass = 19, program = 20;
+  return make + plan + on + at + row + size + cost + view + node + graph + text + status + result + fail + target +
+         layer + stage + pass + program;
+}
 
 int main() {
   const auto bytes = sizeof(value) + sizeof(item) + sizeof(size) + sizeof(name) + sizeof(data) + sizeof(rows) +
                      sizeof(rank) + sizeof(model) + sizeof(input) + sizeof(layer) + sizeof(key) + sizeof(batch) +
-                     sizeof(loss);
-  return bytes > 0 && make(3) + run(4) + own::all() > 0 ? 0 : 1;
+                     sizeof(loss) + sizeof(plan) + sizeof(slot) + sizeof(mode) + sizeof(fault) + sizeof(flow) +
+                     sizeof(axes) + sizeof(call) + sizeof(where);
+  const int calls = make(3) + run(4) + on(5) + at(6) + row(7) + count(8) + fit(9) + store(10) + below(11) + plus(12) +
+                    times(13) + adds(14) + either(15) + here;
+  return bytes > 0 && calls + locals() + own::all() > 0 ? 0 : 1;
 }

@@ -19,7 +19,7 @@ static_assert(dora_block::backward().n.size() == 308);
 TEST_CASE("block: the forward graph") {
   const builder g = dora_block::forward();
   CHECK(g.n.size() == 202);
-  CHECK(g.bad.what == fault::none);
+  CHECK(g.bad.what == formula_error::none);
   CHECK(first_violated(g, size_values{}) == nullptr);
   for (const char* name : {"self_attn.q_proj.weight", "self_attn.o_proj.lora_magnitude_vector",
                            "mlp.down_proj.lora_A.weight", "post_attention_layernorm.weight", "eps", "x"})
@@ -30,7 +30,7 @@ TEST_CASE("block: the forward graph") {
 
 TEST_CASE("block: the backward graph has a gradient for every parameter, by its path") {
   const builder g = dora_block::backward();
-  CHECK(g.bad.what == fault::none);
+  CHECK(g.bad.what == formula_error::none);
   CHECK(g.out.size() == 22);
   for (const char* projection : {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
                                  "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"})
@@ -54,7 +54,7 @@ TEST_CASE("block: no weight is built after load, forward or backward") {
 
 TEST_CASE("block: on the CPU it is two rounds over the rows: up to keys and values, and the rest") {
   const builder g = dora_block::forward();
-  const plan p = fuse(g);
+  const launch_plan p = fuse(g);
   CHECK(p.launches.size() == 2);
   CHECK(p.rows.rounds == 2);
   CHECK(p.breaks == 0);
@@ -67,7 +67,7 @@ TEST_CASE("block: on the CPU it is two rounds over the rows: up to keys and valu
 
 TEST_CASE("block: on a GPU every projection is one GEMM with its prologue, branch and epilogue") {
   const builder g = dora_block::forward();
-  const plan p = fuse(g, gpu_target);
+  const launch_plan p = fuse(g, gpu_target);
   CHECK(p.products.size() == 7);
   for (const gemm_slots& s : p.products) {
     CHECK(s.branches.size() == 1);

@@ -8,7 +8,7 @@ using namespace graft;
 
 namespace {
 
-struct tuned : adapted<llama, on<"*_proj", lora<16>>, on<"v_proj", dora<8>>> {
+struct tuned : adapted<llama, target_modules<"*_proj", lora<16>>, target_modules<"v_proj", dora<8>>> {
   static constexpr named_size sizes[] = {
       {"hidden", 4096}, {"heads", 32}, {"kv_heads", 8}, {"head_dim", 128}, {"intermediate", 14336}};
 };
@@ -53,18 +53,18 @@ TEST_CASE(
 }
 
 TEST_CASE("block facts: a block type with other adapters has another key, one with other sizes the same") {
-  struct small : adapted<llama, on<"*_proj", lora<16>>, on<"v_proj", dora<8>>> {};
+  struct small : adapted<llama, target_modules<"*_proj", lora<16>>, target_modules<"v_proj", dora<8>>> {};
   BOTH(compile<small>::key == facts::key);
   BOTH(compile<bare>::key != facts::key);
 }
 
 TEST_CASE("block facts: a GPU reports what it has no kernel for") {
-  constexpr bool breaks = compile<tuned, on<test::gpu_target>>::graph_breaks == 0;
+  constexpr bool breaks = compile<tuned, for_target<test::gpu_target>>::graph_breaks == 0;
   CHECK(breaks);  // the target of these tests has every kernel
   const graph g = derived_block<tuned>::forward;
   target without = test::gpu_target;
-  without.can<nodes_launch>().runs = [](op o) { return row(o).kind != op_class::attention; };
-  const plan p = fuse(g, without);
+  without.can<nodes_launch>().runs = [](op o) { return traits_of(o).kind != op_class::attention; };
+  const launch_plan p = fuse(g, without);
   CHECK(p.breaks == 1);
   CHECK(g[p.first_break].what == op::attention);
 }

@@ -13,7 +13,7 @@ namespace {
 
 struct planned {
   graph g;
-  plan p;
+  launch_plan p;
   buffers where;
   explicit planned(const graph& from) : g(from), p(fuse(from)), where(assign_buffers(from, p)) {}
   id product_of(const char* left, const char* right) const {

@@ -36,7 +36,7 @@ TEST_CASE("dropout branch: the GEMMs of a low-rank branch include dropout") {
   to.can<dropout_gemm>().has_kernel = true;
   const saved_pair lora_pair = trained(formula_of<lora<16>>(), {.elements = true});
   SAYS_NOW(launches(lora_pair.forward, to), "GEMM, prologue dropout | GEMM, low-rank branch, epilogue add");
-  const plan back = fuse(lora_pair.backward, to);
+  const launch_plan back = fuse(lora_pair.backward, to);
   CHECK(back.all<dropout_gemm>().size() == 2);
   int expands = 0, sums = 0;
   for (const dropout_gemm& d : back.all<dropout_gemm>()) {
@@ -47,7 +47,7 @@ TEST_CASE("dropout branch: the GEMMs of a low-rank branch include dropout") {
   CHECK(expands == 1);
   CHECK(sums == 1);
   for (id i = 0; i < lora_pair.backward.n.size(); ++i)
-    if (lora_pair.backward.n[i].what == op::dropout && back.live[i]) CHECK(back.slot_of[i] != slot::standalone);
+    if (lora_pair.backward.n[i].what == op::dropout && back.live[i]) CHECK(back.slot_of[i] != launch_slot::standalone);
   // Without such kernels, and in a GEMM with a matrix as wide as the weight, dropout is a launch.
   CHECK(fuse(lora_pair.forward, gpu_target).all<dropout_gemm>().size() == 0);
   CHECK(fuse(trained(formula_of<hira<16>>(), {.elements = true}).forward, to).all<dropout_gemm>().size() == 0);
@@ -58,7 +58,7 @@ TEST_CASE("dropout branch: the layer's GEMM reads U, and its dgrad makes T = dy 
   const formula low_rank = formula_of<lora<16>>();
   const saved_pair one = trained(low_rank, {.elements = true}),
                    both = trained(low_rank, {.elements = true}, &two_layers);
-  const plan forth = fuse(one.forward, to);
+  const launch_plan forth = fuse(one.forward, to);
   REQUIRE(forth.products.size() == 1);
   REQUIRE(forth.products[0].branches.size() == 1);
   const low_rank_branch& given = forth.products[0].branches[0];
@@ -70,7 +70,7 @@ TEST_CASE("dropout branch: the layer's GEMM reads U, and its dgrad makes T = dy 
   // Two layers with one input: dx is a sum of two such GEMMs, and one launch after them adds the dropout terms of both.
   for (const saved_pair* pair : {&one, &both}) {
     const graph g = pair->backward;
-    const plan p = fuse(g, to);
+    const launch_plan p = fuse(g, to);
     const int layers = pair == &one ? 1 : 2,
               factors = pair == &one ? 0 : 2;  // dy of a layer is dy times the other layer's output
     REQUIRE(p.products.size() == layers);

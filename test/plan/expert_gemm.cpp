@@ -16,7 +16,7 @@ template <class Adapter> saved_pair pair_of() {
   o.adapters = {rules, 1}, o.activation = op::silu;
   return select_saved_tensors(capture_forward(block_of<mixtral>(), o), capture_backward(block_of<mixtral>(), o));
 }
-int launches_of_products(const plan& p, const graph& g) {
+int launches_of_products(const launch_plan& p, const graph& g) {
   int n = 0;
   for (const launch& l : p.launches)
     n += l.is<expert_gemm>() || (l.is<nodes_launch>() && g[p.anchor_of(l)].what == op::grouped_matmul) ? 1 : 0;
@@ -28,7 +28,7 @@ int launches_of_products(const plan& p, const graph& g) {
 TEST_CASE("expert gemm: base and branch of each expert are one launch, and dx too") {
   const saved_pair pair = pair_of<lora<8>>();
   const graph forward = pair.forward, backward = pair.backward;
-  const plan p = fuse(forward, sm_90);
+  const launch_plan p = fuse(forward, sm_90);
   REQUIRE(p.all<expert_gemm>().size() == 2);     // gate and up, and down
   CHECK(launches_of_products(p, forward) == 4);  // each of them after x Aᵀ
   const expert_gemm& e = p.all<expert_gemm>()[0];

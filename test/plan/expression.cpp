@@ -39,7 +39,7 @@ static_assert(launches<hra<8>> < 20);
 
 TEST_CASE("expression: an elementwise product and the sum over it are one launch") {
   const saved_pair pair = pair_of<adalora<8>>();
-  const plan p = fuse(pair.backward, gpu_target);
+  const launch_plan p = fuse(pair.backward, gpu_target);
   CHECK(p.launches.size() == 3);  // dx with both sums, E, A
   const launch& e = p.launches[p.launch_of[pair.backward.result("lora_E")]];
   REQUIRE(e.count == 2);
@@ -49,7 +49,7 @@ TEST_CASE("expression: an elementwise product and the sum over it are one launch
 TEST_CASE("expression: transposes and broadcasts are computed inside their readers") {
   const saved_pair pair = pair_of<hra<8>>();
   const graph g = pair.backward;
-  const plan p = fuse(pair.backward, gpu_target);
+  const launch_plan p = fuse(pair.backward, gpu_target);
   const launch& last = p.launches[p.launch_of[pair.backward.result("hra_u")]];
   CHECK(last.count > 5);
   bool crosses = false;
@@ -62,12 +62,12 @@ TEST_CASE("expression: transposes and broadcasts are computed inside their reade
 }
 TEST_CASE("expression: a gate is one launch, and both of its gradients are one launch") {
   const block_formula block = block_of<llama>();
-  using model = adapted<llama, on<"*_proj", lora<16>>>;
+  using model = adapted<llama, target_modules<"*_proj", lora<16>>>;
   const block_options options{model::adapters};
   const saved_pair pair = select_saved_tensors(capture_forward(block, options), capture_backward(block, options));
   for (const builder* made : {&pair.forward, &pair.backward}) {
     const graph g = *made;
-    const plan p = fuse(g, gpu_target);
+    const launch_plan p = fuse(g, gpu_target);
     int expressions = 0;
     for (const launch& l : p.launches) {
       bool activates = false;
@@ -103,7 +103,7 @@ TEST_CASE("expression: a launch computes a second value only if that needs no la
   g.add_output((mul(sigmoid(made), mul(a, b)) * w).i, "with it");
   g.add_output((mul(tanh(made), mul(a, later)) * w).i, "not with it");
   const graph whole = g;
-  const plan planned = fuse(whole, gpu_target);
+  const launch_plan planned = fuse(whole, gpu_target);
   int pairs = 0, expressions = 0;
   for (const launch& l : planned.launches)
     if (const expression_launch* const e = planned.as<expression_launch>(l); e != nullptr)
@@ -120,7 +120,7 @@ TEST_CASE("expression: a value that one launch reads is stored, even if another 
   g.add_output((shared * w).i, "stored");
   g.add_output(mul(other, sigmoid(shared)).i, "joined");
   const graph made = g;
-  const plan planned = fuse(made, gpu_target);
+  const launch_plan planned = fuse(made, gpu_target);
   const id at = made[made.result("stored")].a;
   REQUIRE(made[at].what == op::silu);
   bool computed = false;
@@ -129,7 +129,7 @@ TEST_CASE("expression: a value that one launch reads is stored, even if another 
 }
 TEST_CASE("expression: norms of tokens are not joined, nor on targets without such a launch") {
   const saved_pair pair = pair_of<dora<8>>();
-  const plan p = fuse(pair.backward, gpu_target);
+  const launch_plan p = fuse(pair.backward, gpu_target);
   for (const launch& l : p.launches)
     if (l.is<expression_launch>()) CHECK(!p.when.has_token_rows[p.anchor_of(l)]);
   const saved_pair chain = pair_of<hra<8>>();
@@ -144,7 +144,7 @@ TEST_CASE("expression: an expression that is too large is split") {
   for (int i = 0; i < 40; ++i) v = sqrt(v);
   g.add_output(v.i, "y");
   const builder b = canonical(g);
-  const plan p = fuse(b, gpu_target);
+  const launch_plan p = fuse(b, gpu_target);
   for (const launch& l : p.launches) CHECK(l.count <= max_expression_steps);
   CHECK(p.launches.size() >= 2);
 }
@@ -157,11 +157,11 @@ TEST_CASE("expression: what an expression reads is stored by another launch, in 
     block_options o;
     o.adapters = {rules, 1}, o.activation = op::silu;
     const builder forward = capture_forward(f, o);
-    REQUIRE(forward.bad.what == fault::none);
+    REQUIRE(forward.bad.what == formula_error::none);
     const saved_pair pair = select_saved_tensors(forward, capture_backward(f, o));
     for (const builder* of : {&forward, &pair.forward, &pair.backward}) {
       const graph g = *of;
-      const plan p = fuse(g, gpu_target);
+      const launch_plan p = fuse(g, gpu_target);
       int expressions = 0;
       for (const expression_launch& e : p.all<expression_launch>()) {
         ++expressions;
@@ -174,7 +174,7 @@ TEST_CASE("expression: what an expression reads is stored by another launch, in 
             if (read < 0 || inside[read]) continue;
             const id i = unshaped(g, read);
             if (is_leaf(g[i].what) || p.when.of[i] != stage::call) continue;
-            INFO("node ", i, ", ", std::string(row(g[i].what).name));
+            INFO("node ", i, ", ", std::string(traits_of(g[i].what).name));
             REQUIRE(p.launch_of[i] >= 0);
             bool inner = false;  // a value that another expression computes without storing it
             for (const expression_launch& other : p.all<expression_launch>())

@@ -57,16 +57,16 @@ template <class Layer> constexpr int backward_kernels() {
 }  // namespace
 
 TEST_CASE("folds: a factor of the rows outside the update needs no copy of the weight on a GPU and no further launch") {
-  BOTH((!compile<large<gated<true>>, on<sm_90>>::folded));
-  BOTH((!compile<large<gated<false>>, on<sm_90>>::folded));
-  BOTH((compile<large<gated<true>>, fullgraph, one_kernel, on<sm_90>>::kernels == 1));
+  BOTH((!compile<large<gated<true>>, for_target<sm_90>>::folded));
+  BOTH((!compile<large<gated<false>>, for_target<sm_90>>::folded));
+  BOTH((compile<large<gated<true>>, fullgraph, one_kernel, for_target<sm_90>>::kernels == 1));
   CHECK(backward_kernels<large<gated<true>>>() == backward_kernels<large<gated<false>>>());
 }
 
 TEST_CASE("folds: the bytes of the copy of the weight are a fact of the layer type") {
-  BOTH((compile<large<lora<16>>, on<sm_90>>::folded_bytes == 0));
-  BOTH((compile<large<lora<80>>, on<sm_90>>::folded));
-  BOTH((compile<large<lora<80>>, on<sm_90>>::folded_bytes == 2LL * 4096 * 4096));
+  BOTH((compile<large<lora<16>>, for_target<sm_90>>::folded_bytes == 0));
+  BOTH((compile<large<lora<80>>, for_target<sm_90>>::folded));
+  BOTH((compile<large<lora<80>>, for_target<sm_90>>::folded_bytes == 2LL * 4096 * 4096));
   BOTH((compile<linear<1024, 512, bf16, lora<256>>>::folded_bytes == 4LL * 1024 * 512));  // a CPU computes in float
   BOTH((compile<linear<1024, 512, nf4<64>, lora<256>>>::folded_bytes == 0));
   BOTH((compile<linear<dyn, 512, float, lora<256>>>::folded_bytes == unknown));

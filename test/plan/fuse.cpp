@@ -57,7 +57,7 @@ TEST_CASE("fuse: the backward launches") {
 TEST_CASE("fuse: every value of a call that has memory of its own is in exactly one launch, others in none") {
   for_all_graphs([](const char* name, const captured_graphs& d) {
     for (const graph& g : {graph(d.forward), graph(d.folded), graph(d.backward)}) {
-      const plan p = fuse(g);
+      const launch_plan p = fuse(g);
       const node_set live = reachable(g);
       for (int i = 0; i < g.size; ++i) {
         const bool data = live.in[i] && p.when.of[i] == stage::call && !is_leaf(g.n[i].what);
@@ -65,7 +65,7 @@ TEST_CASE("fuse: every value of a call that has memory of its own is in exactly 
         INFO(std::string(name), ", ", expression(g, static_cast<id>(i), {nullptr, 2}).c_str());
         CHECK((p.launch_of[i] >= 0) == member);
         CHECK(p.launch_of[i] < p.launches.size());
-        if (member) CHECK(p.slot_of[i] != slot::none);
+        if (member) CHECK(p.slot_of[i] != launch_slot::none);
       }
     }
   });
@@ -74,7 +74,7 @@ TEST_CASE("fuse: every value of a call that has memory of its own is in exactly 
 TEST_CASE("fuse: a launch's anchor is its GEMM") {
   static constexpr graph g = derived<linear_kind, lora<>, false>::forward;
   static constexpr node anchor = [] {
-    const plan p = fuse(g);
+    const launch_plan p = fuse(g);
     return g[p.anchor_of(p.launches[0])];
   }();
   BOTH(anchor.what == op::matmul);
@@ -113,7 +113,7 @@ TEST_CASE("fuse: the number of launches has no fixed limit") {
   for (int i = 0; i < 20; ++i) y = softmax(y * t(y)) * host("f", y);
   g.add_output(y.i, "y");
   const builder long_graph = canonical(g);
-  const plan l = fuse(long_graph);
+  const launch_plan l = fuse(long_graph);
   CHECK(l.launches.size() == 40);  // a host function and a round over the rows, twenty times
   CHECK(l.breaks == 20);
   CHECK(l.rows.rounds == 20);

@@ -11,10 +11,10 @@ namespace {
 struct bare : llama {
   using element = bf16;
 };
-struct tuned : adapted<llama, on<"*_proj", lora<16>>> {
+struct tuned : adapted<llama, target_modules<"*_proj", lora<16>>> {
   using element = bf16;
 };
-struct rotated : adapted<llama, on<"gate_proj", oft<32>>> {
+struct rotated : adapted<llama, target_modules<"gate_proj", oft<32>>> {
   using element = bf16;
 };
 
@@ -23,12 +23,12 @@ template <class Block> builder step_of() {
   v.options.cached = true;
   return capture_forward(v.formula, v.options);
 }
-int norms_inside(const plan& p) {
+int norms_inside(const launch_plan& p) {
   int n = 0;
   for (const gemm_launch& l : p.all<gemm_launch>()) n += l.norm >= 0 ? 1 : 0;
   return n;
 }
-int kernels_with(const graph& g, const plan& p, long long tokens, dtype type = dtype::bf16,
+int kernels_with(const graph& g, const launch_plan& p, long long tokens, dtype type = dtype::bf16,
                  const quant_format& how = {}) {
   size_values s = with_nominals(g, size_values{});
   g.sizes.set_tokens(s, tokens);
@@ -41,14 +41,15 @@ TEST_CASE("fused norm: the norm after O is part of O's launch, and the previous 
   const builder all[] = {step_of<bare>(), step_of<tuned>()};
   for (const builder& b : all) {
     const graph g = b;
-    const plan p = fuse(g, sm_90);
+    const launch_plan p = fuse(g, sm_90);
     REQUIRE(norms_inside(p) == 1);
     for (const gemm_launch& l : p.all<gemm_launch>()) {
       if (l.norm < 0) continue;
       const rowwise_launch& r = p.all<rowwise_launch>()[l.norm];
       CHECK(g[r.norm].a == p.products[l.product].result);
       CHECK(p.products[l.product].residual >= 0);
-      for (const id i : r.inside) CHECK((p.launch_of[i] == p.launch_of[l.around] && p.slot_of[i] == slot::epilogue));
+      for (const id i : r.inside)
+        CHECK((p.launch_of[i] == p.launch_of[l.around] && p.slot_of[i] == launch_slot::epilogue));
     }
     REQUIRE(p.input_norm >= 0);
     CHECK(g[g[p.all<rowwise_launch>()[p.input_norm].norm].a].what == op::input);
@@ -57,10 +58,10 @@ TEST_CASE("fused norm: the norm after O is part of O's launch, and the previous 
 TEST_CASE("fused norm: up to sixteen tokens in bf16 need no kernel for it, others one") {
   const builder b = step_of<tuned>();
   const graph g = b;
-  const plan p = fuse(g, sm_90);
+  const launch_plan p = fuse(g, sm_90);
   target unfused = sm_90;
   unfused.can<gemm_launch>().fuses_norms = false;
-  const plan before = fuse(g, unfused);
+  const launch_plan before = fuse(g, unfused);
   CHECK(norms_inside(before) == 0);
   CHECK(before.input_norm == -1);
   for (const long long tokens : {1, 8, 16}) CHECK(kernels_with(g, p, tokens) == kernels_with(g, before, tokens) - 1);
@@ -71,10 +72,10 @@ TEST_CASE("fused norm: up to sixteen tokens in bf16 need no kernel for it, other
 TEST_CASE("fused norm: the first norm of the first block is part of the embedding's gather") {
   const builder b = step_of<tuned>();
   const graph g = b;
-  const plan p = fuse(g, sm_90);
+  const launch_plan p = fuse(g, sm_90);
   const builder of_ids = capture_forward({llama::name, &llama::embed, true}, block_options{});
   const graph ids = of_ids;
-  const plan looked_up = fuse(ids, sm_90);
+  const launch_plan looked_up = fuse(ids, sm_90);
   auto follows_embedding = [&](long long tokens, dtype type, const quant_format& table = quant_format{}) {
     size_values s = with_nominals(g, size_values{});
     g.sizes.set_tokens(s, tokens);
@@ -88,7 +89,7 @@ TEST_CASE("fused norm: the first norm of the first block is part of the embeddin
 TEST_CASE("fused norm: the first norm of a block is part of the last GEMM of the previous block") {
   const builder b = step_of<tuned>();
   const graph g = b;
-  const plan p = fuse(g, sm_90);
+  const launch_plan p = fuse(g, sm_90);
   auto follows_block = [&](long long tokens, dtype type) {
     size_values s = with_nominals(g, size_values{});
     g.sizes.set_tokens(s, tokens);
@@ -107,7 +108,7 @@ TEST_CASE("fused norm: the first norm of a block is part of the last GEMM of the
 TEST_CASE("fused norm: a rotation in a GEMM's prologue does not prevent the fusion, because it is linear") {
   const builder step = step_of<rotated>();
   const graph g = step;
-  const plan p = fuse(g, sm_90);
+  const launch_plan p = fuse(g, sm_90);
   CHECK(norms_inside(p) == 1);
   target unfused = sm_90;
   unfused.can<gemm_launch>().fuses_input_rotation = false;

@@ -30,7 +30,7 @@ static_assert(launches<lora<16>> == 2);
 
 TEST_CASE("fused wgrad: in training both passes of LoRA are one launch each") {
   const saved_pair pair = pair_of<lora<16>>();
-  const plan forth = fuse(pair.forward, gpu_with(true)), back = fuse(pair.backward, gpu_with(true));
+  const launch_plan forth = fuse(pair.forward, gpu_with(true)), back = fuse(pair.backward, gpu_with(true));
   REQUIRE(forth.launches.size() == 1);
   REQUIRE(forth.products.size() == 1);
   CHECK(forth.products[0].branches[0].stores_shrink);
@@ -44,19 +44,19 @@ TEST_CASE("fused wgrad: in training both passes of LoRA are one launch each") {
 }
 TEST_CASE("fused wgrad: without saved tensors U = x Aᵀ is computed by a launch before") {
   const builder b = capture_backward(layer_of<linear_kind, lora<16>, false>());
-  const plan p = fuse(b, gpu_with(true));
+  const launch_plan p = fuse(b, gpu_with(true));
   REQUIRE(p.launches.size() == 2);
   CHECK(p.launch_of[b.result("dx")] == 1);
   CHECK(p.launch_of[b.result("lora_A.weight")] == 1);
   CHECK(p.launch_of[b.result("lora_B.weight")] == 1);
 }
-struct tuned : adapted<llama, on<"*_proj", lora<16>>> {};
+struct tuned : adapted<llama, target_modules<"*_proj", lora<16>>> {};
 TEST_CASE("fused wgrad: in a block every dgrad includes the wgrads of its own factors") {
   const block_value v = value_of<tuned>();
   const saved_pair pair =
       select_saved_tensors(capture_forward(v.formula, v.options), capture_backward(v.formula, v.options));
   const graph g = pair.backward;
-  const plan p = fuse(g, gpu_with(true));
+  const launch_plan p = fuse(g, gpu_with(true));
   REQUIRE(p.all<wgrad_sum>().size() == 14);
   for (const launch& l : p.launches) {
     CHECK(!l.is<wgrad_sum>());
@@ -72,13 +72,13 @@ TEST_CASE("fused wgrad: in a block every dgrad includes the wgrads of its own fa
 }
 TEST_CASE("fused wgrad: a target without fused wgrads runs them after the dgrad") {
   const saved_pair pair = pair_of<lora<16>>();
-  const plan p = fuse(pair.backward, gpu_with(false));
+  const launch_plan p = fuse(pair.backward, gpu_with(false));
   CHECK(p.launches.size() == 3);
   for (const gemm_launch& l : p.all<gemm_launch>()) CHECK(l.fused_wgrads[0] < 0);
 }
 TEST_CASE("fused wgrad: the accumulators before a factor per column are stored by the same launch") {
   const saved_pair ia3_pair = pair_of<ia3>(), dora_pair = pair_of<dora<16>>();
-  const plan p = fuse(ia3_pair.forward, gpu_with(true)), d = fuse(dora_pair.forward, gpu_with(true));
+  const launch_plan p = fuse(ia3_pair.forward, gpu_with(true)), d = fuse(dora_pair.forward, gpu_with(true));
   REQUIRE(p.launches.size() == 1);
   CHECK(p.products[0].pre_epilogue == graph(ia3_pair.forward).out[1].at);
   REQUIRE(d.launches.size() == 1);
@@ -87,14 +87,14 @@ TEST_CASE("fused wgrad: the accumulators before a factor per column are stored b
 }
 TEST_CASE("fused wgrad: accumulators before a factor that a later launch reads are stored as well") {
   const builder b = capture_backward(layer_of<linear_kind, ia3_feedforward, false>());
-  const plan p = fuse(b, gpu_with(true));
+  const launch_plan p = fuse(b, gpu_with(true));
   REQUIRE(p.launches.size() == 2);  // dx with its accumulators; the gradient of the factor
   CHECK(p.products[0].pre_epilogue >= 0);
   CHECK(p.products[0].result == b.result("dx"));
 }
 TEST_CASE("fused wgrad: the gradient of a factor of dy is fused into the dgrad that applies it") {
   const saved_pair pair = pair_of<ia3>(), dora_pair = pair_of<dora<16>>();
-  const plan p = fuse(pair.backward, gpu_with(true)), d = fuse(dora_pair.backward, gpu_with(true));
+  const launch_plan p = fuse(pair.backward, gpu_with(true)), d = fuse(dora_pair.backward, gpu_with(true));
   REQUIRE(p.launches.size() == 1);
   REQUIRE(p.all<gemm_launch>()[0].fused_wgrads[0] >= 0);
   CHECK(p.all<wgrad_sum>()[p.all<gemm_launch>()[0].fused_wgrads[0]].by_column);

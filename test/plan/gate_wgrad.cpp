@@ -8,13 +8,13 @@ using namespace graft;
 
 namespace {
 
-struct plain : adapted<llama, on<"*_proj", lora<16>>> {};
-struct scaled : adapted<llama, on<"*_proj", dora<16>>> {};
-struct by_gelu : adapted<gemma, on<"*_proj", dora<16>>> {};
+struct plain : adapted<llama, target_modules<"*_proj", lora<16>>> {};
+struct scaled : adapted<llama, target_modules<"*_proj", dora<16>>> {};
+struct by_gelu : adapted<gemma, target_modules<"*_proj", dora<16>>> {};
 
 struct planned {
   saved_pair pair;
-  plan p;
+  launch_plan p;
 };
 template <class Block> planned backward_of() {
   const block_value v = value_of<Block>();
@@ -22,7 +22,7 @@ template <class Block> planned backward_of() {
   made.p = fuse(made.pair.backward, sm_90);
   return made;
 }
-int launches_with_sums(const plan& p) {
+int launches_with_sums(const launch_plan& p) {
   int n = 0;
   for (const expression_launch& l : p.all<expression_launch>()) n += l.gate_wgrads[0] >= 0 ? 1 : 0;
   return n;

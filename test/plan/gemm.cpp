@@ -17,7 +17,7 @@ namespace {
 
 // The only GEMM of a plan; found is false if there is none, or more than one.
 gemm_slots only_product(const graph& g, const target& to = gpu_target) {
-  const plan p = fuse(g, to);
+  const launch_plan p = fuse(g, to);
   return p.products.size() == 1 ? p.products[0] : gemm_slots{};
 }
 template <class Adapter, bias Bias = bias::no> struct of {

@@ -10,17 +10,17 @@ using namespace graft;
 
 namespace {
 
-struct tuned : adapted<llama, on<"*_proj", lora<16>>> {
+struct tuned : adapted<llama, target_modules<"*_proj", lora<16>>> {
   using element = bf16;
 };
-struct uneven : adapted<llama, on<"q_proj", lora<16>>> {
+struct uneven : adapted<llama, target_modules<"q_proj", lora<16>>> {
   using element = bf16;
 };
 
-struct all_rotated : adapted<llama, on<"*_proj", oft<32>>> {
+struct all_rotated : adapted<llama, target_modules<"*_proj", oft<32>>> {
   using element = bf16;
 };
-struct gate_rotated : adapted<llama, on<"gate_proj", oft<32>>, on<"down_proj", boft<8, 2>>> {
+struct gate_rotated : adapted<llama, target_modules<"gate_proj", oft<32>>, target_modules<"down_proj", boft<8, 2>>> {
   using element = bf16;
 };
 
@@ -38,7 +38,7 @@ template <class Block> int kernels_with(long long tokens) {
 
 TEST_CASE("grouped: Q, K and V, and gate and up, each with its adapter and its activation") {
   const block_value v = value_of<tuned>();
-  const plan p = fuse(capture_forward(v.formula, v.options), sm_90);
+  const launch_plan p = fuse(capture_forward(v.formula, v.options), sm_90);
   int of_three = 0, of_two = 0, alone = 0;
   for (const gemm_launch& l : p.all<gemm_launch>()) {
     of_three += l.grouped == 2 ? 1 : 0, of_two += l.grouped == 1 ? 1 : 0, alone += l.grouped == 0 ? 1 : 0;
@@ -58,7 +58,7 @@ TEST_CASE("grouped: silu(gate) ⊙ up is part of their launch if nothing else re
   const block_value v = value_of<tuned>();
   const builder b = capture_forward(v.formula, v.options);
   const graph g = b;
-  const plan p = fuse(g, sm_90);
+  const launch_plan p = fuse(g, sm_90);
   int gates = 0;
   for (const gemm_launch& l : p.all<gemm_launch>()) {
     if (l.gated < 0) continue;
@@ -66,7 +66,7 @@ TEST_CASE("grouped: silu(gate) ⊙ up is part of their launch if nothing else re
     REQUIRE(l.grouped == 1);
     CHECK(g[l.gated].what == op::mul);
     CHECK(p.launch_of[l.gated] == p.launch_of[l.around]);
-    CHECK(p.slot_of[l.gated] == slot::epilogue);
+    CHECK(p.slot_of[l.gated] == launch_slot::epilogue);
     CHECK(p.products[l.product].act == op::silu);
   }
   CHECK(gates == 1);
@@ -78,7 +78,7 @@ TEST_CASE("grouped: GEMMs with different rotations of one input are one launch w
   const block_value v = value_of<all_rotated>();
   const builder b = capture_forward(v.formula, v.options);
   const graph g = b;
-  const plan p = fuse(g, sm_90);
+  const launch_plan p = fuse(g, sm_90);
   int turns = 0, launches = 0;
   for (const launch& l : p.launches) CHECK(g[p.anchor_of(l)].what != op::rotate);
   for (const gemm_launch& l : p.all<gemm_launch>()) {
@@ -88,7 +88,8 @@ TEST_CASE("grouped: GEMMs with different rotations of one input are one launch w
       REQUIRE(s.input_rotation >= 0);
       ++turns;
       CHECK(s.x == p.products[l.product].x);
-      CHECK((p.launch_of[s.input_rotation] == p.launch_of[l.around] && p.slot_of[s.input_rotation] == slot::prologue));
+      CHECK((p.launch_of[s.input_rotation] == p.launch_of[l.around] &&
+             p.slot_of[s.input_rotation] == launch_slot::prologue));
     }
   }
   CHECK((turns == 7 && launches == 4));
@@ -103,7 +104,7 @@ TEST_CASE("grouped: gate rotates its input, up does not; the rotation after them
   const block_value v = value_of<gate_rotated>();
   const builder b = capture_forward(v.formula, v.options);
   const graph g = b;
-  const plan p = fuse(g, sm_90);
+  const launch_plan p = fuse(g, sm_90);
   int gates = 0;
   for (const gemm_slots& s : p.products) {
     if (s.gate < 0) continue;
@@ -118,12 +119,12 @@ TEST_CASE("grouped: gate rotates its input, up does not; the rotation after them
 }
 TEST_CASE("grouped: the rotation of a dgrad is part of its launch, and of its kernel if tiles are wide") {
   const graph g = derived<linear_kind, oft<dyn>, false>::backward;
-  const plan p = fuse(g, sm_90);
+  const launch_plan p = fuse(g, sm_90);
   REQUIRE(p.products.size() == 1);
   const gemm_slots& s = p.products[0];
   CHECK(g[s.result].what == op::rotate);
   CHECK((s.output_rotation == g[s.result].a && s.pre_epilogue < 0));  // the gradient of the blocks reads dx
-  CHECK(p.slot_of[s.result] == slot::epilogue);
+  CHECK(p.slot_of[s.result] == launch_slot::epilogue);
   auto kernels = [&](long long tokens, long long size, long long block) {
     size_values v = with_nominals(g, size_values{});
     for (const char* name : {"in", "out"}) v.v[g.sizes.e[g.sizes.find(name)].index] = size;
@@ -137,7 +138,7 @@ TEST_CASE("grouped: the rotation of a dgrad is part of its launch, and of its ke
   CHECK(kernels(16, 4096, 32) == 2);    // a skinny GEMM
   CHECK(kernels(300, 384, 32) == 2);    // narrow tiles
   const graph butterfly = derived<linear_kind, boft<dyn, dyn>, false>::backward;
-  const plan of_factors = fuse(butterfly, sm_90);
+  const launch_plan of_factors = fuse(butterfly, sm_90);
   auto with_factors = [&](long long factors) {
     size_values v = with_nominals(butterfly, size_values{});
     for (const char* name : {"in", "out"}) v.v[butterfly.sizes.e[butterfly.sizes.find(name)].index] = 4096;
@@ -164,7 +165,7 @@ TEST_CASE("grouped: a GEMM that saves its shrink result is not grouped") {
   const block_value v = value_of<tuned>();
   const builder forward = capture_forward(v.formula, v.options), backward = capture_backward(v.formula, v.options);
   const saved_pair saved = select_saved_tensors(forward, backward);
-  const plan p = fuse(saved.forward, sm_90);
+  const launch_plan p = fuse(saved.forward, sm_90);
   for (const gemm_launch& l : p.all<gemm_launch>())
     for (int k = 0; l.grouped > 0 && k <= l.grouped; ++k) FAIL("a product that keeps S runs with others");
 }
@@ -172,6 +173,6 @@ TEST_CASE("grouped: a target without grouping gets a launch per GEMM") {
   const block_value v = value_of<tuned>();
   target single = sm_90;
   single.can<gemm_launch>().max_grouped_gemms = 1;
-  const plan p = fuse(capture_forward(v.formula, v.options), single);
+  const launch_plan p = fuse(capture_forward(v.formula, v.options), single);
   for (const gemm_launch& l : p.all<gemm_launch>()) CHECK(l.grouped == 0);
 }

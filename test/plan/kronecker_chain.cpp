@@ -45,7 +45,7 @@ TEST_CASE("kronecker chain: both GEMMs of LoKr are one launch, and so are their 
   const saved_pair pair = trained<lokr<8>>();
   CHECK(pair.leaf.size() == 0);
   CHECK(std::string(launches(pair.forward, chaining).c_str()) == "GEMM, prologue matmul | GEMM, epilogue add");
-  const plan back = fuse(pair.backward, chaining);
+  const launch_plan back = fuse(pair.backward, chaining);
   REQUIRE(back.all<matrix_chain>().size() == 1);
   const matrix_chain& c = back.all<matrix_chain>()[0];
   const graph g = pair.backward;
@@ -62,7 +62,7 @@ TEST_CASE("kronecker chain: both GEMMs of LoKr are one launch, and so are their 
 TEST_CASE("kronecker chain: larger matrices, floats and rows that are no multiple of 16 bytes run as separate GEMMs") {
   const saved_pair pair = trained<lokr<8>>();
   const graph g = pair.backward;
-  const plan p = fuse(g, chaining);
+  const launch_plan p = fuse(g, chaining);
   const matrix_chain& c = p.all<matrix_chain>()[0];
   CHECK(fuses_chain(g, c, sizes_of(g, 64), dtype::bf16, chaining.can<matrix_chain>()));
   CHECK(!fuses_chain(g, c, sizes_of(g, 72), dtype::bf16, chaining.can<matrix_chain>()));

@@ -10,7 +10,7 @@ using namespace graft;
 TEST_CASE("launch cost: every value that a launch reads or writes moves once") {
   struct layer : linear<1024, 4096, bf16, lora<16>> {};
   const graph g = derived_of<layer>::forward;
-  const plan p = fuse(g, sm_90);
+  const launch_plan p = fuse(g, sm_90);
   size_values s = static_sizes<layer>(g);
   g.sizes.set_tokens(s, 8);
   REQUIRE(p.launches.size() == 1);
@@ -29,7 +29,7 @@ TEST_CASE("launch cost: attention reads the slots of the KV cache in the ranges 
   v.options.cached = true;
   const builder b = capture_forward(v.formula, v.options);
   const graph g = b;
-  const plan p = fuse(g, sm_90);
+  const launch_plan p = fuse(g, sm_90);
   size_values s = with_nominals(g, size_values{});
   g.sizes.set_tokens(s, 4);
   for (int k = 0; k < p.launches.size(); ++k)

@@ -10,7 +10,7 @@ using namespace graft;
 namespace {
 
 template <class Adapter> graph backward_of() { return derived<linear_kind, Adapter, false>::backward; }
-int steps_of(const plan& p, op what, const graph& g) {
+int steps_of(const launch_plan& p, op what, const graph& g) {
   int n = 0;
   for (const matrix_stack& s : p.all<matrix_stack>())
     for (const id i : s.inside) n += g[i].what == what ? 1 : 0;
@@ -21,7 +21,7 @@ int steps_of(const plan& p, op what, const graph& g) {
 
 TEST_CASE("matrix stack: one launch computes the parameter's gradient from the gradient of the blocks") {
   const graph g = backward_of<oft<32>>();
-  const plan p = fuse(g, sm_90);
+  const launch_plan p = fuse(g, sm_90);
   REQUIRE(p.all<matrix_stack>().size() == 1);
   CHECK(p.launches.size() == 3);  // dy W with its rotation, the gradient of the blocks, and the stack
   CHECK((steps_of(p, op::matmul, g) == 5 && steps_of(p, op::unskew, g) == 1));
@@ -32,13 +32,13 @@ TEST_CASE("matrix stack: one launch computes the parameter's gradient from the g
 }
 TEST_CASE("matrix stack: transposes, scalings and sums are steps of the launch") {
   const graph g = backward_of<boft<8, 2>>();
-  const plan p = fuse(g, sm_90);
+  const launch_plan p = fuse(g, sm_90);
   REQUIRE(p.all<matrix_stack>().size() == 1);
   CHECK((steps_of(p, op::transpose, g) == 1 && steps_of(p, op::mul, g) == 2 && steps_of(p, op::add, g) == 2));
 }
 TEST_CASE("matrix stack: a matrix keeps its slot until its last reader") {
   const graph g = backward_of<boft<8, 2>>();
-  const plan p = fuse(g, sm_90);
+  const launch_plan p = fuse(g, sm_90);
   REQUIRE(p.all<matrix_stack>().size() == 1);
   const matrix_stack& s = p.all<matrix_stack>()[0];
   CHECK(s.slots < s.inside.size() + s.operands.size());
@@ -60,7 +60,7 @@ TEST_CASE("matrix stack: a single product is no stack, and matrices that are too
   CHECK(fuse(backward_of<lora<16>>(), sm_90).all<matrix_stack>().empty());
   CHECK(fuse(backward_of<oft_neumann<32, 5>>(), sm_90).all<matrix_stack>().empty());
   const graph g = backward_of<oft<dyn>>();
-  const plan p = fuse(g, sm_90);
+  const launch_plan p = fuse(g, sm_90);
   REQUIRE(p.all<matrix_stack>().size() == 1);
   auto kernels = [&](long long edge) {
     size_values s = with_nominals(g, size_values{});
@@ -74,12 +74,12 @@ TEST_CASE("matrix stack: a single product is no stack, and matrices that are too
 }
 TEST_CASE("matrix stack: single matrices are a stack of one") {
   const graph g = backward_of<hra<8>>();
-  const plan p = fuse(g, sm_90);
+  const launch_plan p = fuse(g, sm_90);
   REQUIRE(p.all<matrix_stack>().size() == 1);
   CHECK((steps_of(p, op::matmul, g) == 2 && steps_of(p, op::upper, g) == 1 && steps_of(p, op::add, g) == 1));
   CHECK(g.sizes.value(g[p.all<matrix_stack>()[0].inside[0]].d[3], size_values{}) == 8);
   const graph rotated = backward_of<psoft<16>>();
-  const plan of_rotated = fuse(rotated, sm_90);
+  const launch_plan of_rotated = fuse(rotated, sm_90);
   REQUIRE(of_rotated.all<matrix_stack>().size() == 1);
   CHECK((steps_of(of_rotated, op::matmul, rotated) == 4 && steps_of(of_rotated, op::unskew, rotated) == 1));
 }

@@ -65,7 +65,7 @@ TEST_CASE("row flow: softmax(x x') x is one round, because x is an input") {
   CHECK(f.rounds == 1);
   for (id i = 0; i < g.n.size(); ++i)
     if (!is_leaf(g.n[i].what)) CHECK(f.dependence_of[i] == row_dependence::chunk);
-  const plan p = fuse(g);
+  const launch_plan p = fuse(g);
   SAYS_NOW(launches(g), "rowwise, prologue matmul, epilogue matmul");
   // x x': the left operand is read in chunks, the right one as a whole.
   const id scores = g.n[g.n[g.result("y")].a].a;
@@ -83,7 +83,7 @@ TEST_CASE("row flow: computed queries, keys and values need two rounds") {
   });
   const row_flow f = rows_of(g);
   CHECK(f.rounds == 2);
-  const plan p = fuse(g);
+  const launch_plan p = fuse(g);
   CHECK(p.launches.size() == 2);
   const node y = g.n[g.result("y")], scores = g.n[g.n[y.a].a];
   CHECK(f.round[scores.a] == 0);
@@ -122,7 +122,7 @@ TEST_CASE("row flow: an operation that combines rows runs on all rows, after the
 
 TEST_CASE("row flow: a reshaped input shares the input's memory, also if it has no rows") {
   const builder g = over_x([](scope p, ex x) { return exp(reshape(x, p.size("n", dyn, 4096), p.tokens())); });
-  const plan p = fuse(g);
+  const launch_plan p = fuse(g);
   const buffers b = assign_buffers(g, p);
   const id reshaped = g.n[g.result("y")].a;
   CHECK(p.rows.dependence_of[reshaped] == row_dependence::whole);

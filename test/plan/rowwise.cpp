@@ -9,17 +9,17 @@ using namespace graft;
 
 namespace {
 
-struct tuned : adapted<llama, on<"*_proj", lora<16>>> {
+struct tuned : adapted<llama, target_modules<"*_proj", lora<16>>> {
   using element = bf16;
 };
-static_assert(compile<tuned, fullgraph, on<sm_90>>::kernels == 7);
+static_assert(compile<tuned, fullgraph, for_target<sm_90>>::kernels == 7);
 
 builder forward_of(bool cached) {
   block_value v = value_of<tuned>();
   v.options.cached = cached;
   return capture_forward(v.formula, v.options);
 }
-int with_rows(const plan& p) {
+int with_rows(const launch_plan& p) {
   int n = 0;
   for (const launch& l : p.launches) {
     const attention_launch* const a = p.as<attention_launch>(l);
@@ -32,11 +32,11 @@ int with_rows(const plan& p) {
 
 TEST_CASE("rowwise: a token step of a block on a GPU is six launches, with the heads inside attention") {
   const builder b = forward_of(true);
-  const plan p = fuse(b, sm_90);
+  const launch_plan p = fuse(b, sm_90);
   CHECK(p.products.size() == 7);
   CHECK(with_rows(p) == 2);
   CHECK(p.launches.size() == 6);  // a norm; Q, K and V; attention; O with the other norm; silu(gate) ⊙ up; down
-  const plan without_cache = fuse(forward_of(false), sm_90);
+  const launch_plan without_cache = fuse(forward_of(false), sm_90);
   CHECK(with_rows(without_cache) == 2);
   CHECK(without_cache.launches.size() == 7);
   for (const rowwise_launch& r : p.all<rowwise_launch>())
@@ -44,7 +44,7 @@ TEST_CASE("rowwise: a token step of a block on a GPU is six launches, with the h
 }
 TEST_CASE("rowwise: concatenating the heads includes both RoPEs and the gather of their angles") {
   const builder b = forward_of(false);
-  const plan p = fuse(b, sm_90);
+  const launch_plan p = fuse(b, sm_90);
   const rowwise_launch* heads = nullptr;
   for (const rowwise_launch& r : p.all<rowwise_launch>())
     if (!r.parts.empty()) heads = &r;
@@ -62,7 +62,7 @@ TEST_CASE("rowwise: a value that is saved for backward is never internal to a ro
   const builder forward = capture_forward(v.formula, v.options), backward = capture_backward(v.formula, v.options);
   const saved_pair saved = select_saved_tensors(forward, backward);
   const graph g = saved.forward;
-  const plan p = fuse(g, sm_90);
+  const launch_plan p = fuse(g, sm_90);
   CHECK(!p.all<rowwise_launch>().empty());
   for (const rowwise_launch& r : p.all<rowwise_launch>())
     for (int k = 0; k < g.outs; ++k)
@@ -73,7 +73,7 @@ TEST_CASE("rowwise: the gradient of a norm includes its weight and the residual;
   const saved_pair saved =
       select_saved_tensors(capture_forward(v.formula, v.options), capture_backward(v.formula, v.options));
   const graph g = saved.backward;
-  const plan p = fuse(g, sm_90);
+  const launch_plan p = fuse(g, sm_90);
   int gradients = 0;
   for (const rowwise_launch& r : p.all<rowwise_launch>()) {
     if (r.grad_output < 0) continue;
@@ -91,7 +91,7 @@ TEST_CASE("rowwise: the gradient of a norm includes its weight and the residual;
 TEST_CASE("rowwise: a target without such kernels gets single launches") {
   target plain = sm_90;
   plain.can<rowwise_launch>().fused = false;
-  const plan p = fuse(forward_of(true), plain);
+  const launch_plan p = fuse(forward_of(true), plain);
   CHECK(p.all<rowwise_launch>().empty());
   CHECK(p.launches.size() == 14);
 }

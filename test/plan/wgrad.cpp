@@ -16,13 +16,13 @@ constexpr target gpu_that_sums() {
 }
 constexpr target gpu_target = gpu_that_sums();
 
-int launch_of_output(const builder& b, const plan& p, const char* name) { return p.launch_of[b.result(name)]; }
+int launch_of_output(const builder& b, const launch_plan& p, const char* name) { return p.launch_of[b.result(name)]; }
 
 }  // namespace
 
 TEST_CASE("wgrad: LoRA's backward is a dgrad that stores T = dy B, and three further launches") {
   const builder b = capture_backward(layer_of<linear_kind, lora<16>, false>());
-  const plan p = fuse(b, gpu_target);
+  const launch_plan p = fuse(b, gpu_target);
   REQUIRE(p.launches.size() == 4);
   REQUIRE(p.all<wgrad_sum>().size() == 2);
   const int dx = launch_of_output(b, p, "dx"), da = launch_of_output(b, p, "lora_A.weight");
@@ -40,17 +40,17 @@ TEST_CASE("wgrad: LoRA's backward is a dgrad that stores T = dy B, and three fur
 }
 TEST_CASE("wgrad: a wgrad runs after the GEMM that stores its operand") {
   const builder b = capture_backward(layer_of<linear_kind, dora<16>, false>());
-  const plan p = fuse(b, gpu_target);
+  const launch_plan p = fuse(b, gpu_target);
   const int db = launch_of_output(b, p, "lora_B.weight");
   REQUIRE(p.launches[db].is<wgrad_sum>());
   const id s = p.as<wgrad_sum>(p.launches[db])->right;
   CHECK(p.launch_of[s] < db);
   CHECK(p.launches[p.launch_of[s]].is<gemm_launch>());
-  CHECK(p.slot_of[s] == slot::branch);
+  CHECK(p.slot_of[s] == launch_slot::branch);
 }
 TEST_CASE("wgrad: the gradient of a factor per column is one wgrad") {
   const builder b = capture_backward(layer_of<linear_kind, ia3_feedforward, false>());
-  const plan p = fuse(b, gpu_target);
+  const launch_plan p = fuse(b, gpu_target);
   const int d = launch_of_output(b, p, "ia3_l");
   REQUIRE(p.launches[d].is<wgrad_sum>());
   CHECK(p.as<wgrad_sum>(p.launches[d])->by_column);

@@ -39,7 +39,7 @@ TEST_CASE("engine: a bind plans each graph once") {
       INFO(method);
       engine_counts n;
       const random_layer<double> l(graphs_for("linear", method, false), usual_sizes());
-      layer_on_engine e(l.graphs, mode::fused, queue_of(n, to));
+      layer_on_engine e(l.graphs, execution_mode::fused, queue_of(n, to));
       REQUIRE(bool(l.bind(e)));
       if (more) {
         const result<int> second = e.add(l.graphs);
@@ -61,7 +61,7 @@ TEST_CASE("engine: a bind plans each graph once") {
 TEST_CASE("engine: a layer computes on any engine what it does on the CPU") {
   engine_counts n;
   const random_layer<double> l(graphs_for("linear", "dora", true), usual_sizes());
-  layer_on_engine e(l.graphs, mode::fused, queue_of(n, cpu_target));
+  layer_on_engine e(l.graphs, execution_mode::fused, queue_of(n, cpu_target));
   cpu::executor<double> there(l.graphs);
   REQUIRE(bool(l.bind(e)));
   REQUIRE(bool(l.bind(there)));

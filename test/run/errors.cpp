@@ -149,7 +149,7 @@ TEST_CASE("errors: the tensors of a call") {
 }
 
 TEST_CASE("errors: ids outside the table, forward and backward, and ids of another type") {
-  for (const mode run_mode : {mode::fused, mode::eager}) {
+  for (const execution_mode run_mode : {execution_mode::fused, execution_mode::eager}) {
     const layer_graphs g = graphs_for("embedding", "lora_embedding", false);
     const random_layer<float> l(g, usual_sizes());
     cpu::executor<float> e(g, run_mode);

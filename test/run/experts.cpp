@@ -157,9 +157,9 @@ TEST_CASE("experts: every method exists on experts, with its gradients, or is re
     block_options o;
     o.adapters = {&rule, 1};
     const builder g = capture(block_of<mixture<false, true, false>>(), o);
-    const bool exists = g.bad.what == fault::none;
+    const bool exists = g.bad.what == formula_error::none;
     CHECK(exists == lists(on_experts, Adapter::method));
-    CHECK((exists || g.bad.what == fault::not_on_experts));
+    CHECK((exists || g.bad.what == formula_error::not_on_experts));
     if (!exists) return;
     random_block b({block_of<mixture<false, true, false>>(), {rule}, {}}, 6);
     equals_formula(b);
@@ -232,7 +232,7 @@ TEST_CASE("experts: ranks that divide the experts give what one process gives, f
     const adapter_rule rules[] = {{"up_proj", formula_of<Adapter>()}, {"router", formula_of<lora<>>()}};
     block_options o;
     o.adapters = {rules, 2};
-    if (capture(block_of<mixture<false, true, false>>(), o).bad.what != fault::none) return;
+    if (capture(block_of<mixture<false, true, false>>(), o).bad.what != formula_error::none) return;
     random_block b({block_of<mixture<false, true, false>>(), {rules[0], rules[1]}, {}}, 9);
     equals_divided(b);
   });

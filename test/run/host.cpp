@@ -39,7 +39,7 @@ std::vector<float> times(std::vector<float> v, float s) {
 
 TEST_CASE("host function: runs in eager mode") {
   const random_layer<float> l(g().value, usual_sizes());
-  cpu::executor<float> e(g().value, mode::eager), base(g().plain);
+  cpu::executor<float> e(g().value, execution_mode::eager), base(g().plain);
   REQUIRE(bool(l.bind(e)));
   REQUIRE(bool(base.set("weight", l.views.at("weight"))));
   e.host(halve);
@@ -48,7 +48,7 @@ TEST_CASE("host function: runs in eager mode") {
 
 TEST_CASE("host function: merging calls it as well") {
   const random_layer<float> l(g().value, usual_sizes());
-  cpu::executor<float> e(g().value, mode::eager);
+  cpu::executor<float> e(g().value, execution_mode::eager);
   REQUIRE(bool(l.bind(e)));
   e.host(halve);
   std::vector<float> merged(768);
@@ -59,7 +59,7 @@ TEST_CASE("host function: merging calls it as well") {
 TEST_CASE("host function: refused in fused mode, and if no function was given") {
   const random_layer<float> l(g().value, usual_sizes());
   std::vector<float> y = l.buffer_for("y", g().value.literal);
-  cpu::executor<float> fused(g().value), eager(g().value, mode::eager);
+  cpu::executor<float> fused(g().value), eager(g().value, execution_mode::eager);
   REQUIRE(bool(l.bind(fused)));
   REQUIRE(bool(l.bind(eager)));
   fused.host(halve);
@@ -74,7 +74,7 @@ TEST_CASE("host function: refused in fused mode, and if no function was given") 
 TEST_CASE("host function: no gradient if a parameter is below it") {
   const layer_graphs b = graphs_of<linear_kind, behind, false>();
   const random_layer<float> l(b, usual_sizes());
-  cpu::executor<float> e(b, mode::eager);
+  cpu::executor<float> e(b, execution_mode::eager);
   std::vector<float> dx(224);
   const std::string error_text = e.backward(l.x(), l.dy(), into(dx), {}).message();
   CHECK(error_text.starts_with("no gradient for f(a) with a[out, in]"));
@@ -82,7 +82,7 @@ TEST_CASE("host function: no gradient if a parameter is below it") {
 
 TEST_CASE("type-erased: an adapter that is a function of W") {
   const random_layer<float> l(g().erased_value, usual_sizes());
-  cpu::executor<float> eager(g().erased_value, mode::eager), fused(g().erased_value), base(g().plain);
+  cpu::executor<float> eager(g().erased_value, execution_mode::eager), fused(g().erased_value), base(g().plain);
   REQUIRE(bool(l.bind(eager)));
   REQUIRE(bool(l.bind(fused)));
   REQUIRE(bool(base.set("weight", l.views.at("weight"))));

@@ -46,16 +46,16 @@ counts launched(cpu::executor<float>& e, const random_layer<float>& l) {
 
 TEST_CASE("launches: every call runs as many as the plan has") {
   for (const layer_variant& c : every_layer_variant())
-    for (const mode run_mode : {mode::fused, mode::eager})
+    for (const execution_mode run_mode : {execution_mode::fused, execution_mode::eager})
       for (const long long tokens : {5LL, 300LL}) {
         sizes s = usual_sizes();
         s["tokens"] = tokens;
         const random_layer<float> l(c.graphs, s);
         cpu::executor<float> e(c.graphs, run_mode);
         REQUIRE(bool(l.bind(e)));
-        INFO(c.name, run_mode == mode::fused ? ", fused, " : ", eager, ", tokens);
+        INFO(c.name, run_mode == execution_mode::fused ? ", fused, " : ", eager, ", tokens);
         const counts n = launched(e, l);
-        const bool eager = run_mode == mode::eager;
+        const bool eager = run_mode == execution_mode::eager;
         const target& to = eager ? eager_target : cpu_target;
         const graph& forward = eager ? c.graphs.literal : e.runs_folded() ? c.graphs.folded : c.graphs.forward;
         CHECK(n.forward == 2 * fuse(forward, to).launches.size());

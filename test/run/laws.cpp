@@ -82,7 +82,7 @@ TEST_CASE("disable: a disabled adapter leaves the base layer") {
 TEST_CASE("fused equals eager, forward and backward") {
   for_all([](const layer_variant& c, const sizes& s) {
     const random_layer<float> l(c.graphs, s);
-    cpu::executor<float> fused(c.graphs), eager(c.graphs, mode::eager);
+    cpu::executor<float> fused(c.graphs), eager(c.graphs, execution_mode::eager);
     REQUIRE(bool(l.bind(fused)));
     REQUIRE(bool(l.bind(eager)));
     CHECK(difference(forward(fused, l), forward(eager, l)) < 2e-5);

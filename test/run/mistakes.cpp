@@ -20,7 +20,7 @@ struct given_layer {
   random_layer<float> l;
   cpu::executor<float> e;
   std::vector<float> y;
-  explicit given_layer(const char* method, const char* kind = "linear", mode run_mode = mode::fused)
+  explicit given_layer(const char* method, const char* kind = "linear", execution_mode run_mode = execution_mode::fused)
       : graphs(graphs_for(kind, method, false)), l(graphs, usual_sizes()), e(graphs, run_mode) {
     y = l.buffer_for("y", graphs.literal);
     std::fill(y.begin(), y.end(), 7.0F);
@@ -85,7 +85,7 @@ TEST_CASE("mistakes: outputs of a type that no number is written as") {
 TEST_CASE("mistakes: merging through a host function that was never given") {
   const layer_graphs g = graphs_of<linear_kind, halved, false>();
   const random_layer<float> l(g, usual_sizes());
-  for (const mode run_mode : {mode::fused, mode::eager}) {
+  for (const execution_mode run_mode : {execution_mode::fused, execution_mode::eager}) {
     cpu::executor<float> e(g, run_mode);
     REQUIRE(bool(l.bind(e)));
     std::vector<float> w(768, 7);
@@ -312,7 +312,7 @@ TEST_CASE("mistakes: unmerging after a parameter changed") {
 TEST_CASE("mistakes: one layer called by two threads at once") {
   const layer_graphs g = graphs_of<linear_kind, halved, false>();
   const random_layer<float> l(g, usual_sizes());
-  cpu::executor<float> e(g, mode::eager);
+  cpu::executor<float> e(g, execution_mode::eager);
   REQUIRE(bool(l.bind(e)));
   const std::string refused =
       "this layer is in a call of another thread; one call at a time, or a layer for each thread";

@@ -71,7 +71,7 @@ TEST_CASE("operations: a layer type has those of its graphs, and all once anothe
 TEST_CASE("operations: a missing one is named in the error") {
   numbers n;
   const op_set few = every_op & ~op_bit(op::matmul);
-  cpu::executor<float> layer(graphs_of<linear_kind, lora<rank>, false>(), mode::fused,
+  cpu::executor<float> layer(graphs_of<linear_kind, lora<rank>, false>(), execution_mode::fused,
                              {.has = {cpu::every_operation<float>().evaluate, few}});
   n.give(layer, 0);
   const status s = layer.forward(view_of(n.x.data(), tokens, in), view_into(n.y.data(), tokens, out));

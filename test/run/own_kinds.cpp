@@ -39,7 +39,7 @@ struct results {
   std::vector<float> y, dx;
   std::map<std::string, std::vector<float>> d;
 };
-results run(const random_layer<float>& l, mode run_mode) {
+results run(const random_layer<float>& l, execution_mode run_mode) {
   cpu::executor<float> e(l.graphs, run_mode);
   REQUIRE(bool(l.bind(e)));
   results r{l.buffer_for("y", l.graphs.literal), l.buffer_for("dx", l.graphs.backward), {}};
@@ -96,9 +96,9 @@ TEST_CASE("own kinds: one whose rows depend on each other") {
     random_layer<float> l(g, {{"tokens", s.rows}, {"n", s.n}});
     INFO(s.rows, " rows");
     const plain_attention plain(l.data.at("x"), l.data.at("dy"), s.rows, s.n);
-    for (const mode run_mode : {mode::fused, mode::eager}) {
+    for (const execution_mode run_mode : {execution_mode::fused, execution_mode::eager}) {
       const results r = run(l, run_mode);
-      INFO((run_mode == mode::fused ? "fused" : "eager"));
+      INFO((run_mode == execution_mode::fused ? "fused" : "eager"));
       CHECK(difference(r.y, plain.y) < 2e-5);
       CHECK(difference(r.dx, plain.dx) < 5e-5);
     }
@@ -109,13 +109,13 @@ TEST_CASE("own kinds: an activation and a residual are part of the launch") {
   const layer_graphs g = built_in_methods().graphs(rules_of<residual_block>(), formula_of<lora<>>(), true);
   CHECK(fuse(g.forward).launches.size() == 1);
   CHECK(fuse(g.forward).launches[0].is<rows_launch>());
-  const plan forward = fuse(g.forward);
+  const launch_plan forward = fuse(g.forward);
   CHECK(std::string(forward.name_of(g.forward, forward.launches[0])) == "GEMM");
   for (const long long tokens : {1LL, 7LL, 300LL}) {
     constexpr long long n = 32, r = 4;
     const random_layer<float> l(g, {{"tokens", tokens}, {"n", n}, {"r", r}});
     INFO(tokens, " tokens");
-    const results fused = run(l, mode::fused), eager = run(l, mode::eager);
+    const results fused = run(l, execution_mode::fused), eager = run(l, execution_mode::eager);
     std::vector<double> y(fused.y.size());
     auto of = [&](const char* name, std::size_t i) { return static_cast<double>(l.data.at(name)[i]); };
     for (long long t = 0; t < tokens; ++t)

@@ -137,7 +137,8 @@ TEST_CASE("quantized: eager computes it too, in training forward saves what back
     if (c.kind != "linear" || c.what == "none") continue;
     INFO(c.name);
     const pair_of_layers p(c, usual_sizes(), e.format);
-    cpu::executor<float> fused(c.graphs), eager(c.graphs, mode::eager), base(graphs_for("linear", "none", c.bias));
+    cpu::executor<float> fused(c.graphs), eager(c.graphs, execution_mode::eager),
+        base(graphs_for("linear", "none", c.bias));
     REQUIRE(bool(p.quantized.bind(fused)));
     REQUIRE(bool(p.quantized.bind(eager)));
     const auto ours = numbers_of(fused, p.quantized, c.graphs);

@@ -26,7 +26,7 @@ TEST_CASE("ids outside the table are refused in an eager backward") {
   CHECK(test::in_subprocess("ids outside the table are refused in an eager backward", [] {
     const layer_graphs g = graphs_for("embedding", "lora_embedding", false);
     const random_layer<float> l(g, usual_sizes());
-    cpu::executor<float> e(g, mode::eager);
+    cpu::executor<float> e(g, execution_mode::eager);
     if (!l.bind(e)) return false;
     const std::int64_t ids[] = {0, 1, 13, 2};
     std::vector<float> d(4 * 13);
@@ -114,7 +114,7 @@ TEST_CASE("no images in an eager convolution") {
     sizes s = usual_sizes();
     s["tokens"] = 0;
     const random_layer<float> l(graphs_for("conv2d", "lora", false), s);
-    cpu::executor<float> e(l.graphs, mode::eager);
+    cpu::executor<float> e(l.graphs, execution_mode::eager);
     if (!l.bind(e)) return false;
     view x = l.x(), dy = l.dy();
     x.data = dy.data = numbers;

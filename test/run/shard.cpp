@@ -120,7 +120,7 @@ TEST_CASE("shard: LoRA needs no collective in forward along the outputs, and one
   auto sums = [&](const graph& g, const char* size) {
     const sharded made = shard(g, {&size, 1}, values_of(g, divisible()), 2);
     int n = 0;
-    for (id i = 0; i < made.g.n.size(); ++i) n += row(made.g.n[i].what).kind == op_class::collective ? 1 : 0;
+    for (id i = 0; i < made.g.n.size(); ++i) n += traits_of(made.g.n[i].what).kind == op_class::collective ? 1 : 0;
     return n;
   };
   CHECK(sums(lora.forward, "out") == 0);

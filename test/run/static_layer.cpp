@@ -10,7 +10,7 @@ using namespace test;
 namespace {
 
 template <class Layer> void same_as_dynamic(const layer_graphs& dynamic) {
-  for (const mode run_mode : {mode::fused, mode::eager}) {
+  for (const execution_mode run_mode : {execution_mode::fused, execution_mode::eager}) {
     const random_layer<float> l(dynamic, usual_sizes());
     cpu::executor<float> at_run_time(dynamic, run_mode);
     cpu::layer<Layer, fullgraph, training> fixed(run_mode);

@@ -19,7 +19,8 @@ template <class Real> struct results {
   std::vector<Real> y;
   std::map<std::string, std::vector<Real>> gradients;
 };
-template <class Real> results<Real> all_of(const random_layer<Real>& l, mode run_mode, const std::string& kind) {
+template <class Real>
+results<Real> all_of(const random_layer<Real>& l, execution_mode run_mode, const std::string& kind) {
   cpu::executor<Real> e(l.graphs, run_mode);
   REQUIRE(bool(l.bind(e)));
   results<Real> r;
@@ -52,7 +53,8 @@ TEST_CASE("tokens: around the limits of chunks and threads, fused equals eager")
       if (n < 600 && c.bias) continue;
       const random_layer<float> l(c.graphs, with_tokens(n));
       INFO(c.name, ", ", n, " tokens");
-      const results<float> fused = all_of(l, mode::fused, c.kind), eager = all_of(l, mode::eager, c.kind);
+      const results<float> fused = all_of(l, execution_mode::fused, c.kind),
+                           eager = all_of(l, execution_mode::eager, c.kind);
       CHECK(difference(fused.y, eager.y) < 2e-5);
       for (const auto& [name, g] : fused.gradients) {
         const std::string of = name;
@@ -96,14 +98,14 @@ TEST_CASE("tokens: a call on a subset of the rows gives those rows") {
 
 TEST_CASE("tokens: zero tokens give no outputs and gradients of zero") {
   for (const layer_variant& c : every_layer_variant())
-    for (const mode run_mode : {mode::fused, mode::eager}) {
+    for (const execution_mode run_mode : {execution_mode::fused, execution_mode::eager}) {
       random_layer<float> l(c.graphs, with_tokens(0));
       // An empty tensor still needs a non-null address.
       static const float nowhere[1]{};
       static const std::int64_t no_ids[1]{};
       l.views["x"].data = c.kind == "embedding" ? static_cast<const void*>(no_ids) : nowhere;
       if (l.views.contains("dy")) l.views["dy"].data = nowhere;
-      INFO(c.name, run_mode == mode::fused ? ", fused" : ", eager");
+      INFO(c.name, run_mode == execution_mode::fused ? ", fused" : ", eager");
       cpu::executor<float> e(c.graphs, run_mode);
       REQUIRE(bool(l.bind(e)));
       float y[1] = {7};

@@ -168,7 +168,7 @@ TEST_CASE("training: for few rows the factors are applied to the rows, for many 
     long long most = 0;
     for (id i = 0; i < g.size; ++i)
       if (when.of[i] == stage::parameter && !is_leaf(g[i].what))
-        most = std::max(most, count(g, i, runs->in->this_call().sizes));
+        most = std::max(most, element_count(g, i, runs->in->this_call().sizes));
     return most;
   };
   CHECK(largest_precomputed(1) < 256 * 256);

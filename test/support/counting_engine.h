@@ -28,16 +28,16 @@ struct counting_engine {
   };
   class program {
    public:
-    program(const graph& g, plan p) : g_(g), p_(std::move(p)) {}
+    program(const graph& g, launch_plan p) : g_(g), p_(std::move(p)) {}
     const graph& value() const { return g_; }
-    const plan& launches() const { return p_; }
+    const launch_plan& launches() const { return p_; }
     long long launched() const { return launched_; }
     long long address_version() const { return 0; }
 
    private:
     friend struct counting_engine;
     graph g_;
-    plan p_;
+    launch_plan p_;
     long long launched_ = 0;
   };
   struct binding {
@@ -55,7 +55,7 @@ struct counting_engine {
   static const target& runs_on(const queue& q) { return *q.to; }
   static const target& runs_eagerly_on(const queue&) { return eager_target; }
   static void begin(shared& s, const capacity&, int) { s = {}; }
-  static void account_for(shared& s, const graph&, const plan&, const size_values&, bool, const capacity&) {
+  static void account_for(shared& s, const graph&, const launch_plan&, const size_values&, bool, const capacity&) {
     ++s.adapters;
   }
   static bool complete(shared&, queue&) { return false; }
@@ -65,7 +65,7 @@ struct counting_engine {
     ++q.count->binds;
     return with.leaves = leaves, status(ok);
   }
-  static status run(queue& q, program& in, binding& with, const call& c) {
+  static status run(queue& q, program& in, binding& with, const program_call& c) {
     leaf_views all = with.leaves;
     for (id i = 0; i < in.g_.size; ++i)
       if (c.data[i].data != nullptr) all[i] = c.data[i];

@@ -40,7 +40,7 @@ constexpr id find_weight_sized(const graph& g, bool only_matrices = false) {
   for (int i = 0; i < g.size; ++i) {
     if (!live[i] || is_leaf(g.n[i].what) || when.of[i] == stage::load) continue;
     if (when.has_token_rows[i] && only_matrices) continue;
-    const long long n = count(g, static_cast<id>(i), s);
+    const long long n = element_count(g, static_cast<id>(i), s);
     if (when.has_token_rows[i] ? n > spaced_size("tokens") * longest_row : n >= least) return static_cast<id>(i);
   }
   return none_id;

@@ -41,7 +41,7 @@ struct gpu_layer::interface {
 
 template <class T> class typed_layer : public gpu_layer::interface {
  public:
-  typed_layer(const layer_graphs& graphs, mode how) : layer_(graphs, how), first_(graphs) {
+  typed_layer(const layer_graphs& graphs, execution_mode how) : layer_(graphs, how), first_(graphs) {
     static_cast<void>(cudaStreamCreate(&stream_));
     layer_.on(stream_);
   }
@@ -252,7 +252,7 @@ std::string why_no_gpu() {
   return devices == 0 ? "no device was found" : "";
 }
 
-gpu_layer::gpu_layer(const layer_graphs& graphs, dtype type, mode how) {
+gpu_layer::gpu_layer(const layer_graphs& graphs, dtype type, execution_mode how) {
   switch (type) {
     case dtype::bf16: layer_ = std::make_unique<typed_layer<__nv_bfloat16>>(graphs, how); break;
     case dtype::f16: layer_ = std::make_unique<typed_layer<__half>>(graphs, how); break;

@@ -18,14 +18,14 @@ std::string why_no_gpu();
 inline long long tokens_of(const graft::layer_graphs& graphs, const graft::view& x) {
   graft::size_values s;
   const graft::id at = graphs.literal.find("x");
-  if (at < 0 || !graft::fit(graphs.literal, at, x, s)) return x.size[0];
+  if (at < 0 || !graft::solve_sizes(graphs.literal, at, x, s)) return x.size[0];
   return graphs.literal.sizes.tokens(s);
 }
 
 // The layer's tensors are stored on the device as `type`: f32, bf16 or f16. Adapter parameters stay float.
 class gpu_layer {
  public:
-  gpu_layer(const graft::layer_graphs& graphs, graft::dtype type, graft::mode how);
+  gpu_layer(const graft::layer_graphs& graphs, graft::dtype type, graft::execution_mode how);
   gpu_layer(gpu_layer&&) noexcept;
   ~gpu_layer();
 

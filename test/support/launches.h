@@ -8,7 +8,7 @@ namespace test {
 using namespace graft;
 
 constexpr text launches(const graph& g, const target& to = cpu_target) {
-  const plan p = fuse(g, to);
+  const launch_plan p = fuse(g, to);
   text t;
   for (int k = 0; k < p.launches.size(); ++k) {
     const launch& l = p.launches[k];

@@ -61,10 +61,10 @@ struct random_block {
         indices[name] = synthetic_index(g, i, s);
         block.values.tensors[name] = view_of(indices[name].data(), 2, 19);
       }
-      if (row(v.what).from != source::tensor || row(v.what).known_at == stage::call) continue;
-      fill(data[name], count(g, i, s));
+      if (traits_of(v.what).from != source::tensor || traits_of(v.what).known_at == stage::call) continue;
+      fill(data[name], element_count(g, i, s));
       view t{data[name].data(), dtype::f64};
-      const axes listed = listed_axes(v);
+      const axis_range listed = listed_axes(v);
       for (int k = listed.first; k < listed.last; ++k) t.size[t.rank++] = graph(g).sizes.value(v.d[k], s);
       block.values.tensors[name] = t;
     }

@@ -138,12 +138,12 @@ template <class Real> struct random_layer {
     const size_values s = values_of(g, shape);
     for (int k = 0; k < g.size; ++k) {
       const node& v = g.n[k];
-      const source from = row(v.what).from;
+      const source from = traits_of(v.what).from;
       if (!is_leaf(v.what) || (from != source::tensor && from != source::integers)) continue;
       const std::string name = g.name(k).c_str();
       if (views.contains(name)) continue;
-      const auto n = static_cast<std::size_t>(count(g, static_cast<id>(k), s));
-      const axes a = listed_axes(v);
+      const auto n = static_cast<std::size_t>(element_count(g, static_cast<id>(k), s));
+      const axis_range a = listed_axes(v);
       view w{nullptr, storage<Real>::type, {1, 1, 1, 1}, a.last - a.first};
       for (int d = a.first; d < a.last; ++d) w.size[d - a.first] = g.sizes.value(v.d[d], s);
       if (v.what == op::ids) {
@@ -180,7 +180,7 @@ template <class Real> struct random_layer {
   view dy() const { return views.at("dy"); }
   std::vector<Real> buffer_for(const char* output, const graph& g) const {
     size_values s = values_of(g, shape);
-    return std::vector<Real>(static_cast<std::size_t>(count(g, g.result(output), s)),
+    return std::vector<Real>(static_cast<std::size_t>(element_count(g, g.result(output), s)),
                              std::numeric_limits<Real>::quiet_NaN());
   }
   std::vector<std::string> parameters() const {

@@ -122,7 +122,7 @@ template <class A, class Function> constexpr auto captured_on(scope p, ex W, Fun
       const node v = p.g->n[i];
       bool of_expert = false;
       for (int k = 0; k < 3; ++k) of_expert = of_expert || (v.operand(k) >= 0 && !is_scalar(p.g->n[v.operand(k)]));
-      if (of_expert && !acts_per_expert(*p.g, i)) p.g->stop({fault::not_on_experts, i, v.line, A::name});
+      if (of_expert && !acts_per_expert(*p.g, i)) p.g->stop({formula_error::not_on_experts, i, v.line, A::name});
     }
   return made;
 }

@@ -17,9 +17,9 @@ inline bool has_quantized(const leaf_views& leaves) {
   return false;
 }
 
-struct call {
-  call() = default;
-  explicit call(const graph& g) : data(g.size), outputs(g.outs) {}
+struct program_call {
+  program_call() = default;
+  explicit program_call(const graph& g) : data(g.size), outputs(g.outs) {}
   size_values sizes;
   leaf_views data;
   sequence<mutable_view> outputs;  // an output without data is not computed

@@ -27,11 +27,11 @@ template <class E> struct engine_operands {
   typename E::binding& binding;
   typename E::shared& shared;
   const graph& g;
-  const plan& p;
+  const launch_plan& p;
   const size_values& sizes;
   const leaf_views& leaves;
   const capacity& limits;
-  const call& now;
+  const program_call& now;
   const view& from;
   const mutable_view& to;
   const std::vector<mutable_view>& outputs;
@@ -39,9 +39,9 @@ template <class E> struct engine_operands {
 
 // A planned graph. It runs one call at a time.
 template <class P>
-concept engine_program = std::constructible_from<P, const graph&, plan> && requires(const P& p) {
+concept engine_program = std::constructible_from<P, const graph&, launch_plan> && requires(const P& p) {
   { p.value() } -> std::same_as<const graph&>;
-  { p.launches() } -> std::same_as<const plan&>;
+  { p.launches() } -> std::same_as<const launch_plan&>;
   { p.launched() } -> std::same_as<long long>;         // launches that have run
   { p.address_version() } -> std::same_as<long long>;  // changes with the addresses that captured calls use
 };

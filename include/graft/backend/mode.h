@@ -5,7 +5,7 @@
 namespace graft {
 
 // fused: the launches of the plan; eager: one operation after the other as the formula is written, the oracle.
-enum class mode : unsigned char { fused, eager };
+enum class execution_mode : unsigned char { fused, eager };
 
 // How the steps of a model run, in torch.compile's words: standard launches one by one, reduce_overhead captures a step
 // once and replays it, max_autotune also chooses launches by timing candidates on this device instead of by heuristics.

@@ -17,7 +17,7 @@ namespace graft {
 // A block of a model with one choice of adapters, and its bound tensors: leaf(i) is the address of leaf i.
 template <class Leaf> struct block_plan {
   const graph& g;
-  const plan& p;  // cut by GEMMs
+  const launch_plan& p;  // cut by GEMMs
   Leaf leaf;
 
   // The stored weight of a GEMM; null if the GEMM reads a computed copy.

@@ -6,10 +6,10 @@
 
 namespace graft {
 
-struct plan;
+struct launch_plan;
 
 struct timed_launch {
-  const plan* of = nullptr;
+  const launch_plan* of = nullptr;
   int launch = 0;
   double seconds = 0;
 };

@@ -85,7 +85,7 @@ template <class Layer> class cpu_layers {
   using real = typename cpu::layer<Layer>::real;
   static constexpr dtype stored = storage<typename Layer::element>::type;
 
-  cpu_layers(mode run_mode, long long tokens, const bench_options& o) : x_(shape_of_input<Layer>(tokens, o)) {
+  cpu_layers(execution_mode run_mode, long long tokens, const bench_options& o) : x_(shape_of_input<Layer>(tokens, o)) {
     y_.resize(static_cast<std::size_t>(outputs_of<Layer>(tokens, o)));
     numbers_ = synthetic<real>(x_.count(), 1), ids_.assign(x_.type == dtype::i64 ? numbers_.size() : 0, 1);
     if (x_.type != dtype::i64) x_.type = dtype_of<real>();
@@ -134,12 +134,13 @@ template <class Layer> class cpu_layers {
   status good_ = ok;
 };
 
-template <class Layer> make_measurement cpu_contender(mode run_mode, long long tokens, const bench_options& o) {
+template <class Layer>
+make_measurement cpu_contender(execution_mode run_mode, long long tokens, const bench_options& o) {
   return [=]() -> std::shared_ptr<measurement> {
     auto layers = std::make_shared<cpu_layers<Layer>>(run_mode, tokens, o);
     if (!layers->good()) return std::fprintf(stderr, "bench: %s\n", layers->good().message()), nullptr;
     measurement made{[=] { return (*layers)(); }, cost_at<Layer, cpu_target>(tokens, o), layers->launches()};
-    if (run_mode == mode::eager) {  // every call computes all operations
+    if (run_mode == execution_mode::eager) {  // every call computes all operations
       const eager_work work = eager_work_at<Layer>(tokens, o, true);
       made.does = work.does, made.launches = work.launches;
     }
@@ -150,7 +151,7 @@ template <class Layer> make_measurement cpu_contender(mode run_mode, long long t
 template <class Layer> make_measurement cpu_bare(long long tokens, const bench_options& o) {
   using base = bare_layer<Layer>;
   if constexpr (!std::is_same_v<typename Layer::kind, linear_kind>) {
-    return cpu_contender<base>(mode::fused, tokens, o);
+    return cpu_contender<base>(execution_mode::fused, tokens, o);
   } else {
     return [=] {
       using real = typename cpu::layer<base>::real;
@@ -193,8 +194,8 @@ template <class Layer> void bench(std::initializer_list<long long> tokens, const
     const auto of = [&](const char* run_mode) { return name + "/" + run_mode + "/" + std::to_string(n); };
     const make_measurement bare = cpu_bare<Layer>(n, o);
     if (o.bare) register_benchmark(of("bare"), bare, nullptr, machine);
-    if (o.eager) register_benchmark(of("eager"), cpu_contender<Layer>(mode::eager, n, o), bare, machine);
-    if (o.fused) register_benchmark(of("fused"), cpu_contender<Layer>(mode::fused, n, o), bare, machine);
+    if (o.eager) register_benchmark(of("eager"), cpu_contender<Layer>(execution_mode::eager, n, o), bare, machine);
+    if (o.fused) register_benchmark(of("fused"), cpu_contender<Layer>(execution_mode::fused, n, o), bare, machine);
   }
 }
 

@@ -74,7 +74,7 @@ template <class Layer> class gpu_layers {
  public:
   using T = typename device_type<typename Layer::element>::type;
 
-  status open(mode run_mode, long long tokens, const bench_options& o) {
+  status open(execution_mode run_mode, long long tokens, const bench_options& o) {
     const gpu_copies<Layer> r(tokens, o);
     if (status s = fill_synthetic<T>(x_, r.m * r.k, 1, 2); !s) return s;
     if (status s = y_.reserve(r.m * r.n * static_cast<long long>(sizeof(T))); !s) return s;
@@ -143,12 +143,13 @@ inline make_measurement cached(const std::function<result<measurement>()>& make)
     return *made;
   };
 }
-template <class Layer> make_measurement gpu_contender(mode run_mode, long long tokens, const bench_options& o) {
+template <class Layer>
+make_measurement gpu_contender(execution_mode run_mode, long long tokens, const bench_options& o) {
   return cached([=]() -> result<measurement> {
     auto layers = std::make_shared<gpu_layers<Layer>>();
     if (status s = layers->open(run_mode, tokens, o); !s) return s.failure();
-    const cost does =
-        run_mode == mode::eager ? eager_work_at<Layer>(tokens, o, false).does : cost_at<Layer, sm_90>(tokens, o);
+    const cost does = run_mode == execution_mode::eager ? eager_work_at<Layer>(tokens, o, false).does
+                                                        : cost_at<Layer, sm_90>(tokens, o);
     return measurement{[=] { return layers->time_call(); }, does, layers->launches()};
   });
 }
@@ -178,7 +179,7 @@ template <class T> struct gpu_product {
 template <class Layer> make_measurement gpu_bare(long long tokens, const bench_options& o) {
   using base = bare_layer<Layer>;
   if constexpr (!std::is_same_v<typename Layer::kind, linear_kind>)
-    return gpu_contender<base>(mode::fused, tokens, o);
+    return gpu_contender<base>(execution_mode::fused, tokens, o);
   else
     return cached([=]() -> result<measurement> {
       const gpu_copies<Layer> r(tokens, o);
@@ -225,8 +226,8 @@ template <class Layer> void bench(std::initializer_list<long long> tokens, const
     const auto of = [&](const char* run_mode) { return name + "/" + run_mode + "/" + std::to_string(n); };
     const make_measurement bare = gpu_bare<Layer>(n, o);
     if (o.bare) add(of("bare"), bare, nullptr);
-    if (o.eager) add(of("eager"), gpu_contender<Layer>(mode::eager, n, o), bare);
-    if (o.fused) add(of("fused"), gpu_contender<Layer>(mode::fused, n, o), bare);
+    if (o.eager) add(of("eager"), gpu_contender<Layer>(execution_mode::eager, n, o), bare);
+    if (o.fused) add(of("fused"), gpu_contender<Layer>(execution_mode::fused, n, o), bare);
   }
 }
 

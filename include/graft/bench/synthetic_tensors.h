@@ -41,7 +41,7 @@ status set_synthetic_tensors(const bench_options& o, const Give& give, const Sca
     if (v.what == op::scalar)
       if (status done = scalar(g.name(i).c_str()); !done) return done;
     if (v.what != op::base && v.what != op::frozen && v.what != op::param && v.what != op::index) continue;
-    const axes a = listed_axes(v);
+    const axis_range a = listed_axes(v);
     view shape{nullptr, dtype::f32, {1, 1, 1, 1}, a.last - a.first};
     for (int d = a.first; d < a.last; ++d) shape.size[d - a.first] = g.sizes.value(v.d[d], s);
     for (int d = 0; d < shape.rank; ++d)
@@ -58,14 +58,14 @@ template <class Layer> view shape_of_input(long long tokens, const bench_options
   const graph& g = derived_of<Layer>::literal;
   const size_values s = bench_sizes<Layer>(g, tokens, o);
   const id x = g.find("x");
-  const axes a = listed_axes(g[x]);
+  const axis_range a = listed_axes(g[x]);
   view shape{nullptr, g[x].what == op::ids ? dtype::i64 : dtype::f32, {1, 1, 1, 1}, a.last - a.first};
   for (int d = a.first; d < a.last; ++d) shape.size[d - a.first] = g.sizes.value(g[x].d[d], s);
   return shape;
 }
 template <class Layer> long long outputs_of(long long tokens, const bench_options& o) {
   const graph& g = derived_of<Layer>::literal;
-  return count(g, g.result("y"), bench_sizes<Layer>(g, tokens, o));
+  return element_count(g, g.result("y"), bench_sizes<Layer>(g, tokens, o));
 }
 template <class Layer> long long parameters_and_weights(const bench_options& o) {
   long long n = 0;
@@ -98,10 +98,11 @@ template <class Layer> eager_work eager_work_at(long long tokens, const bench_op
     if (!live[i] || is_leaf(v.what) || v.what == op::reshape || !each_call) continue;
     w.launches += 1;
     w.does.flops += flops_of(g, i, s);
-    w.does.bytes += count(g, i, s) * bits / 8;
+    w.does.bytes += element_count(g, i, s) * bits / 8;
     for (int k = 0; k < 3; ++k)
       if (v.operand(k) >= 0)
-        w.does.bytes += count(g, row(v.what).axes == flow::look_up && k == 0 ? i : v.operand(k), s) * bits / 8;
+        w.does.bytes +=
+            element_count(g, traits_of(v.what).axes == axis_flow::look_up && k == 0 ? i : v.operand(k), s) * bits / 8;
   }
   return w;
 }

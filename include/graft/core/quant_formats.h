@@ -8,7 +8,6 @@
 #include <graft/core/quant/int8.h>
 #include <graft/core/quant/iq4.h>
 #include <graft/core/quant/mxfp4.h>
-#include <graft/core/quant/mxfp4_block.h>
 #include <graft/core/quant/nf4.h>
 #include <graft/core/quant/nvfp4.h>
 #include <graft/core/quant/q2_k.h>

@@ -5,12 +5,24 @@
 //     use(*t);
 // Reading the value of a failure (*t, t->) is a mistake of the program: it ends with the message of that failure.
 #pragma once
-#include <graft/core/contract.h>
 #include <graft/core/text.h>
 
+#include <cstdio>
 #include <memory>
 #include <type_traits>
 #include <utility>
+
+namespace graft::detail {
+
+// Mistakes in the calling program that no status can report, such as reading the value of a failed result or calling a
+// model that was moved from: the program ends with one sentence on stderr, in release builds too. Input never leads
+// here.
+[[noreturn, gnu::cold, gnu::noinline]] inline void contract_violation(const char* sentence, const char* more = "") {
+  std::fprintf(stderr, "graft: %s%s\n", sentence, more);
+  __builtin_abort();
+}
+
+}  // namespace graft::detail
 
 namespace graft {
 

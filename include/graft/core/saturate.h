@@ -9,7 +9,9 @@ namespace graft {
 inline constexpr long long saturated = std::numeric_limits<long long>::max();
 
 // The operands are counts, or `unknown` (-1), which never saturates.
-constexpr long long times(long long a, long long b) { return b > 0 && a > saturated / b ? saturated : a * b; }
-constexpr long long plus(long long a, long long b) { return b > 0 && a > saturated - b ? saturated : a + b; }
+constexpr long long saturating_multiply(long long a, long long b) {
+  return b > 0 && a > saturated / b ? saturated : a * b;
+}
+constexpr long long saturating_add(long long a, long long b) { return b > 0 && a > saturated - b ? saturated : a + b; }
 
 }  // namespace graft

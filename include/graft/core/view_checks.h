@@ -24,9 +24,9 @@ struct element_range {
     if (v.size[k] < 1) return {};
     const long long stride = v.stride(k);
     long long& reach = stride < 0 ? r.before : r.after;
-    reach = plus(reach, times(v.size[k] - 1, stride < 0 ? -stride : stride));
+    reach = saturating_add(reach, saturating_multiply(v.size[k] - 1, stride < 0 ? -stride : stride));
   }
-  r.after = plus(r.after, 1);
+  r.after = saturating_add(r.after, 1);
   return r;
 }
 [[gnu::noinline]] constexpr bool is_valid(const view& v) {
@@ -34,11 +34,12 @@ struct element_range {
   long long bytes = (bits_of(v.type) + 7) / 8;
   for (int k = 0; k < v.rank; ++k) {
     if (v.size[k] < 0 || v.strides[k] > max_tensor_bytes || v.strides[k] < -max_tensor_bytes) return false;
-    bytes = times(bytes, v.size[k] > 0 ? v.size[k] : 1);  // a size of zero must not hide that the others are too large
+    bytes = saturating_multiply(
+        bytes, v.size[k] > 0 ? v.size[k] : 1);  // a size of zero must not hide that the others are too large
   }
   if (bytes > max_tensor_bytes) return false;
   const element_range r = range_of(v);
-  return plus(r.before, r.after) <= max_tensor_bytes / 8;
+  return saturating_add(r.before, r.after) <= max_tensor_bytes / 8;
 }
 // The error for a tensor that is not valid: "tensor 'x' has 9 axes, expected at most 4".
 [[gnu::cold, gnu::noinline]] constexpr error invalid_view(const char* what, const detail::message_part& name,

@@ -2,11 +2,13 @@
 // Adapter rules: which layers of a block are adapted and how, as PEFT's target_modules states it. A rule is a pattern
 // for paths and a formula: "v_proj" fits every path that ends in that name, "self_attn.v_proj" fits that path, and *
 // matches any characters. A type lists rules,
-//     adapted<llama, on<"*_proj", lora<16>>, on<"v_proj", dora<8>>>
+//     adapted<llama, target_modules<"*_proj", lora<16>>, target_modules<"v_proj", dora<8>>>
 // and a program that reads adapters from files makes the same list at load.
 #pragma once
 #include <graft/adapter/adapter.h>
 #include <graft/derive/dropout_kinds.h>
+
+#include <cstddef>
 
 namespace graft {
 
@@ -55,6 +57,18 @@ struct adapter_rules {
     }
     return found;
   }
+};
+
+// A rule of a type: the adapter of the layers whose paths the pattern fits.
+template <std::size_t N> struct path_pattern {
+  char text[N]{};
+  constexpr path_pattern(const char (&from)[N]) {
+    for (std::size_t i = 0; i < N; ++i) text[i] = from[i];
+  }
+};
+template <path_pattern Pattern, class Adapter> struct target_modules {
+  static constexpr auto pattern = Pattern;
+  static constexpr adapter_rule rule() { return {pattern.text, formula_of<Adapter>()}; }
 };
 
 }  // namespace graft

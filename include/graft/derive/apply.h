@@ -8,7 +8,7 @@
 // this for look-ups: it gives the rows of W' that the ids name.
 #pragma once
 #include <graft/derive/traversal.h>
-#include <graft/graph/rules_algebra.h>
+#include <graft/graph/rules.h>
 
 namespace graft {
 
@@ -43,7 +43,7 @@ namespace graft {
 // Counts the elements of the largest base weight that w is computed from.
 [[gnu::cold, gnu::noinline]] constexpr long long base_count(const graph& g, id w) {
   if (!g.n[w].from_base) return 0;
-  const node_set s = below(g, w);
+  const node_set s = dependencies(g, w);
   const bool* const in = s.in.data();
   long long most = 0;
   for (id i = 0; i <= w; ++i)

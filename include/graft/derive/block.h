@@ -34,10 +34,10 @@ constexpr block_formula with_loss(block_formula f) {
   return f;
 }
 
-// A block type with adapter rules:  adapted<llama, on<"*_proj", lora<16>>, on<"v_proj", dora<8>>>
+// A block type with adapter rules:
+//     adapted<llama, target_modules<"*_proj", lora<16>>, target_modules<"v_proj", dora<8>>>
 template <class Block, class... Rules> struct adapted : Block {
-  static constexpr adapter_rule rules[sizeof...(Rules) + 1] = {
-      {Rules::at.pattern, formula_of<typename Rules::adapter>()}..., {}};
+  static constexpr adapter_rule rules[sizeof...(Rules) + 1] = {Rules::rule()..., {}};
   static constexpr adapter_rules adapters{rules, sizeof...(Rules)};
 };
 

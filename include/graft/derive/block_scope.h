@@ -35,7 +35,8 @@ struct expert_choice {
 
 // The formula of a block declares its layers and calls operations through this scope. `name` is the path below the
 // block that the tensors have in Hugging Face's files ("self_attn.q_proj"); an adapter acts on the weight of a layer
-// where adapted<Block, on<"*_proj", lora<16>>> or an adapter's folder names that path. `x` has a row for every token.
+// where adapted<Block, target_modules<"*_proj", lora<16>>> or an adapter's folder names that path. `x` has a row for
+// every token.
 //     struct mlp {
 //       static constexpr const char* name = "mlp";
 //       static constexpr ex run(block_scope m, ex h) {
@@ -223,7 +224,7 @@ struct block_scope {
   constexpr ex soft_capped(ex x, const char* cap, int line = __builtin_LINE()) const {
     if (!has(cap)) return x;
     const ex c = root().scalar({cap, line});
-    return mul(c, {tanh({x / graft::at{c, line}, line}), line});
+    return mul(c, {tanh({x / graft::operand{c, line}, line}), line});
   }
   // The call supplies the position of each row in its sequence.
   constexpr ex positions() const { return root().leaf(op::ids, "positions", 1, 1, 1, 1, root().tokens()); }
@@ -351,7 +352,7 @@ struct block_scope {
   constexpr ex expert_weight(leaf_name name, extent rows, extent cols) const {
     return scope{g, path}.leaf(op::base, name, 3, 1, extent{g, expert_count}, rows, cols);
   }
-  static constexpr graft::at at_line(ex a, int line) { return {a, line}; }
+  static constexpr graft::operand at_line(ex a, int line) { return {a, line}; }
   // Adds what the auxiliary loss of routers is made of to the outputs (model/router_loss.h): of each expert the number
   // of rows that chose it and the sum of its softmax over all rows. A row counts as often as the call says.
   constexpr void measure_balance(ex scores, id table, int line) const {
@@ -373,7 +374,8 @@ struct block_scope {
     const layer l = layer_at(name);
     if (routing >= 0) {  // its biases are not adapted (expert_bias)
       for (const adapter_rule& a : l.by)
-        if (a.adapter.bias != nullptr || a.trains_bias) g->stop({fault::not_on_experts, none_id, line, a.adapter.name});
+        if (a.adapter.bias != nullptr || a.trains_bias)
+          g->stop({formula_error::not_on_experts, none_id, line, a.adapter.name});
       return y;
     }
     const extent n = y.cols();

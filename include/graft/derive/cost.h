@@ -28,35 +28,38 @@ struct cost {
 
 [[gnu::cold]] constexpr long long flops_of(const graph& g, id i, const size_values& s) {
   const node& v = g[i];
-  const long long n = count(g, i, s);
+  const long long n = element_count(g, i, s);
   auto size = [&](id a, int k) { return g.sizes.value(g[a].d[k], s); };
-  switch (row(v.what).kind) {
+  switch (traits_of(v.what).kind) {
     case op_class::leaf:
     case op_class::layout:
     case op_class::lookup: return 0;
     case op_class::pointwise: return v.what == op::detach ? 0 : n;
     case op_class::product: {
-      if (v.what == op::grouped_matmul) return times(times(2, size(v.a, 3)), n);
-      if (v.what == op::grouped_wgrad) return times(times(2 * size(v.a, 3), size(v.b, 3)), size(v.a, 2));
+      if (v.what == op::grouped_matmul) return saturating_multiply(saturating_multiply(2, size(v.a, 3)), n);
+      if (v.what == op::grouped_wgrad)
+        return saturating_multiply(saturating_multiply(2 * size(v.a, 3), size(v.b, 3)), size(v.a, 2));
       const long long inner = size(v.a, v.ta ? 2 : 3);
       const long long matrices = v.sum ? size(v.a, 0) * size(v.a, 1) : 1;
-      return times(times(2 * inner, matrices), n);
+      return saturating_multiply(saturating_multiply(2 * inner, matrices), n);
     }
-    case op_class::reduction: return times(v.what == op::row_dot ? 2 : 1, count(g, v.a, s));
+    case op_class::reduction: return saturating_multiply(v.what == op::row_dot ? 2 : 1, element_count(g, v.a, s));
     case op_class::rotation: {
       const id blocks = v.what == op::rotate ? v.b : v.c;
-      const long long each = times(times(2 * size(blocks, 3), size(blocks, 0)), count(g, v.a, s));
-      return v.what == op::rotate ? each : times(3, each);
+      const long long each =
+          saturating_multiply(saturating_multiply(2 * size(blocks, 3), size(blocks, 0)), element_count(g, v.a, s));
+      return v.what == op::rotate ? each : saturating_multiply(3, each);
     }
     case op_class::algebra:
       if (v.what == op::kron || v.what == op::row_kron) return n;
-      if (v.what == op::inverse || v.what == op::orthonormal) return times(2 * size(v.a, 3), n);
-      return times(times(2 * size(v.a, 3), g.sizes.value(v.k[0], s)), n);
-    case op_class::rowwise: return times(8, n);
+      if (v.what == op::inverse || v.what == op::orthonormal) return saturating_multiply(2 * size(v.a, 3), n);
+      return saturating_multiply(saturating_multiply(2 * size(v.a, 3), g.sizes.value(v.k[0], s)), n);
+    case op_class::rowwise: return saturating_multiply(8, n);
     case op_class::attention: {  // assumes one sequence: a row attends to half of the rows, or to the whole KV cache
       const long long width = size(v.what == op::attention_grad ? v.c : i, 3), rows = size(v.a, 2);
-      if (v.what == op::cached_attention) return times(times(4 * rows, size(v.c, 2)), width);
-      return times(times((v.what == op::attention ? 2 : 5) * rows, rows), width);
+      if (v.what == op::cached_attention)
+        return saturating_multiply(saturating_multiply(4 * rows, size(v.c, 2)), width);
+      return saturating_multiply(saturating_multiply((v.what == op::attention ? 2 : 5) * rows, rows), width);
     }
     case op_class::collective:
     case op_class::opaque: return 0;
@@ -70,9 +73,9 @@ struct cost {
   sequence<bool> data(g.size, false);
   for (id i = 0; i < g.size; ++i) {
     const node& v = g.n[i];
-    data[i] = row(v.what).known_at == stage::call;
+    data[i] = traits_of(v.what).known_at == stage::call;
     for (int k = 0; k < 3 && !data[i]; ++k) data[i] = v.operand(k) >= 0 && data[v.operand(k)];
-    if (data[i]) flops = plus(flops, flops_of(g, i, s));
+    if (data[i]) flops = saturating_add(flops, flops_of(g, i, s));
   }
   return flops;
 }
@@ -83,30 +86,30 @@ struct cost {
   const node_set live = reachable(g);
   node_set counted(g.size);
   auto bytes = [&](id i, dtype t) {
-    const long long n = count(g, i, s);
-    return plus(times(n / 8, bits_of(t)), (n % 8 * bits_of(t) + 7) / 8);
+    const long long n = element_count(g, i, s);
+    return saturating_add(saturating_multiply(n / 8, bits_of(t)), (n % 8 * bits_of(t) + 7) / 8);
   };
   // A quantized weight is read with its scales. A base tensor without two axes is not quantized.
   auto stored_bytes = [&](id i) {
-    const long long n = count(g, i, s), cols = g.sizes.value(g[i].d[3], s);
+    const long long n = element_count(g, i, s), cols = g.sizes.value(g[i].d[3], s);
     if (stored.plain()) return bytes(i, stored.type);
     return cols == 0 || n == cols || n > (1LL << 50) ? bytes(i, moved) : bytes_of(stored, n / cols, cols);
   };
-  auto add = [](long long& to, long long n) { to = plus(to, n); };
+  auto add = [](long long& to, long long n) { to = saturating_add(to, n); };
   auto count_read = [&](id i) {
     i = unshaped(g, i);
     if (i < 0 || counted[i]) return;
     const node& v = g[i];
     const bool computed = !is_leaf(v.what);
-    if (computed ? when.of[i] == stage::call : row(v.what).from == source::generated) return;
+    if (computed ? when.of[i] == stage::call : traits_of(v.what).from == source::generated) return;
     counted.add(i);
-    if (row(v.what).from == source::integers)
+    if (traits_of(v.what).from == source::integers)
       add(c.bytes, bytes(i, dtype::i64));
     else
       add(c.bytes, v.what == op::base ? stored_bytes(i) : bytes(i, moved));
     if (!computed) return;
     add(c.precomputed_bytes, bytes(i, moved));
-    if (count(g, i, s) > c.largest_precomputed) c.largest_precomputed = count(g, i, s);
+    if (element_count(g, i, s) > c.largest_precomputed) c.largest_precomputed = element_count(g, i, s);
   };
   for (id i = 0; i < g.size; ++i) {
     const node& v = g[i];
@@ -119,11 +122,13 @@ struct cost {
       const long long experts = g.sizes.value(g[v.b].d[1], s), rows = g.sizes.value(g[v.a].d[2], s);
       const id w = unshaped(g, v.b);
       if (rows < experts && experts > 0 && !counted[w]) {
-        counted.add(w), add(c.bytes, times(bytes(w, g[w].what == op::base ? stored.type : moved) / experts, rows));
+        counted.add(w),
+            add(c.bytes, saturating_multiply(bytes(w, g[w].what == op::base ? stored.type : moved) / experts, rows));
         if (!is_leaf(g[w].what)) add(c.precomputed_bytes, bytes(w, moved));
       }
     }
-    const bool by_row = row(v.what).axes == flow::look_up;  // a look-up reads only the rows that the ids name
+    const bool by_row =
+        traits_of(v.what).axes == axis_flow::look_up;  // a look-up reads only the rows that the ids name
     if (by_row) add(c.bytes, bytes(i, moved));
     for (int o = by_row ? 1 : 0; o < 3; ++o) count_read(v.operand(o));
   }
@@ -144,9 +149,9 @@ struct cost {
     const node& v = g[i];
     const bool is_reused = !reused.empty() && reused[i] && when.of[i] == stage::parameter;
     if (!live[i] || is_leaf(v.what) || v.what == op::reshape || when.of[i] == stage::load || is_reused) continue;
-    double elements = static_cast<double>(count(g, i, s));
+    double elements = static_cast<double>(element_count(g, i, s));
     for (int k = 0; k < 3; ++k)
-      if (v.operand(k) >= 0) elements += static_cast<double>(count(g, v.operand(k), s));
+      if (v.operand(k) >= 0) elements += static_cast<double>(element_count(g, v.operand(k), s));
     work += static_cast<double>(flops_of(g, i, s)) + 8 * elements;
   }
   return work;

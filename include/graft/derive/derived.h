@@ -73,7 +73,7 @@ constexpr builder capture(const layer_formula& f, lowering level, bool keep_grad
 // Copies the value at `root` with detach() around each parameter: the copy has no gradient for them, and the passes
 // still see its structure.
 [[gnu::cold]] constexpr id with_detached_parameters(builder& g, id root) {
-  const node_set needed = below(g, root);
+  const node_set needed = dependencies(g, root);
   sequence<id> moved_to(root + 1, none_id);
   for (id i = 0; i <= root; ++i) {
     if (!needed[i]) continue;
@@ -163,13 +163,13 @@ constexpr unmerge_facts unmerge_facts_of(const layer_formula& f) {
 // Stores the graph that Function makes in arrays of exactly its size. The compiler evaluates Function once, into arrays
 // that are large enough for most layers, and a second time only for larger graphs.
 template <builder (*Function)(const layer_formula&), class Layer> struct captured {
-  static constexpr auto preallocated = store<48, 32, 8, 16, 16>(Function(Layer::value));
+  static constexpr auto preallocated = store_graph<48, 32, 8, 16, 16>(Function(Layer::value));
   static constexpr graph_counts n = preallocated.of;
   static constexpr auto exact() {
     if constexpr (preallocated.fits())
-      return store<n.nodes, n.sizes, n.paths, n.needs, n.outs>(preallocated);
+      return store_graph<n.nodes, n.sizes, n.paths, n.needs, n.outs>(preallocated);
     else
-      return store<n.nodes, n.sizes, n.paths, n.needs, n.outs>(Function(Layer::value));
+      return store_graph<n.nodes, n.sizes, n.paths, n.needs, n.outs>(Function(Layer::value));
   }
   static constexpr auto stored = exact();
 };

@@ -223,7 +223,7 @@ struct adjoints {
       case op::cached_attention:
       case op::rank_sum:
       case op::rank_max:
-      case op::host: g.stop({fault::not_differentiable, i, v.line}); return;
+      case op::host: g.stop({formula_error::not_differentiable, i, v.line}); return;
     }
   }
 };

@@ -68,7 +68,7 @@ constexpr bool cheap_to_recompute(const graph& g, const stages& when, id i) {
   }
   // A backward pass that recomputed the routing from scores of a narrower type could choose other experts.
   if (v.what == op::route) return false;
-  const op_class kind = row(v.what).kind;
+  const op_class kind = traits_of(v.what).kind;
   return kind == op_class::pointwise || kind == op_class::layout || kind == op_class::rowwise ||
          kind == op_class::lookup;
 }
@@ -128,7 +128,7 @@ struct recompute_cut {
       const node& v = backward[i];
       if (!shared[i] || when.of[i] != stage::call || is_leaf(v.what) || !cheap_to_recompute(i)) continue;
       id one = none_id;
-      bool is_pass = row(v.what).kind == op_class::rowwise;
+      bool is_pass = traits_of(v.what).kind == op_class::rowwise;
       for (int k = 0; k < 3; ++k) {
         const id o = v.operand(k);
         if (o < 0 || when.of[o] != stage::call) continue;
@@ -152,7 +152,7 @@ struct recompute_cut {
   constexpr bool is_stored(id i) const {
     for (id r = i + 1; r < forward.size; ++r)
       for (int k = 0; k < 3; ++k)
-        if (forward[r].operand(k) == i && row(forward[r].what).reads_memory) return true;
+        if (forward[r].operand(k) == i && traits_of(forward[r].what).reads_memory) return true;
     return false;
   }
   // Values that only lead to other saved values are not saved: backward does not read them.

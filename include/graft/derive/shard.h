@@ -99,7 +99,7 @@ constexpr bool shard_in_blocks(sharded_graph& r, id i, int k) {
              : v.what == op::rope ? r.to_replicated(v.b)
                                   : r.to_shard(v.b, 3, 1);
   if (v.c >= 0) made.c = r.to_shard(v.c, 1, 1);
-  if (row(v.what).split == axis_split::summands || (v.what == op::rotate_grad && r.size(v.c, 1) == 1))
+  if (traits_of(v.what).split == axis_split::summands || (v.what == op::rotate_grad && r.size(v.c, 1) == 1))
     return r.emit(i, {placement::kind::partial}, made), true;
   r.emit(i, {placement::kind::shard, v.what == op::rotate_grad ? 1 : 3}, made);
   return true;
@@ -177,7 +177,7 @@ struct sharder : sharded_graph {
     for (int k = 0; k < 4; ++k)
       if (split_of(from, split_sizes, v.d[k]) != size_split::all) axis = k, ++several;
     const bool shared = several == 1 && split_of(from, split_sizes, v.d[axis]) == size_split::part &&
-                        divides(i, axis, 1) && is_named(v.what) && row(v.what).from != source::integers &&
+                        divides(i, axis, 1) && is_named(v.what) && traits_of(v.what).from != source::integers &&
                         !scores_experts(i, axis);
     replicable[i] = !(bound_per_rank && shared);
     if (bound_per_rank && shared) {
@@ -197,15 +197,15 @@ struct sharder : sharded_graph {
   // Emits node i on the shard that operand k is, giving a shard or a partial sum; false: the operand is needed whole.
   constexpr bool passes_shards(id i, int k) {
     const node& v = from[i];
-    const op_row& of = row(v.what);
+    const op_traits& of = traits_of(v.what);
     const placement p = where[v.operand(k)];
     if (of.kind == op_class::attention) return p.what == kind::concatenated_shards && shard_by_heads(*this, i);
     if (p.what == kind::concatenated_shards) return slice_shards(*this, i);
-    if (of.axes == flow::regroup) return reshape_shard(*this, i);
-    if (of.axes == flow::along && of.arity == 2 && v.k[0].v == p.axis) return concat_shards(*this, i);
-    if (of.axes == flow::look_up) return k == 0 && shard_gather(*this, i);
-    if (of.axes == flow::scatter_values) return false;  // its index refers to the whole matrix
-    if (of.axes == flow::labelled)
+    if (of.axes == axis_flow::regroup) return reshape_shard(*this, i);
+    if (of.axes == axis_flow::along && of.arity == 2 && v.k[0].v == p.axis) return concat_shards(*this, i);
+    if (of.axes == axis_flow::look_up) return k == 0 && shard_gather(*this, i);
+    if (of.axes == axis_flow::scatter_values) return false;  // its index refers to the whole matrix
+    if (of.axes == axis_flow::labelled)
       return k == 0 && (of.split == axis_split::summands ? sharded_loss(*this, i) : sharded_loss_grad(*this, i));
     const bool adds = of.split == axis_split::sums && p.axis == 3;
     if (of.split != axis_split::no && p.axis == 3 && !adds) return shard_in_blocks(*this, i, k);
@@ -217,7 +217,7 @@ struct sharder : sharded_graph {
   // Emits node i on partial sums where the operation is linear in them, so that the all-reduce happens later.
   constexpr bool emit_partial(id i) {
     const node& v = from[i];
-    const linearity sums = row(v.what).sums;
+    const linearity sums = traits_of(v.what).sums;
     int summands = 0, wholes = 0;
     for (int k = 0; k < 3; ++k) {
       const id o = v.operand(k);

@@ -205,19 +205,19 @@ struct sharded_graph {
   }
   // The axis of operand `other` that is divided together with an axis of operand k; -1: that operand is read whole.
   constexpr int matching_axis(const node& v, int k, int axis, int other) const {
-    switch (row(v.what).axes) {
-      case flow::each:
-      case flow::last:
-      case flow::along: return axis;
-      case flow::outer: return k != 1 && other != 1 ? axis : -1;
-      case flow::matrix: return axis < 2 ? axis : -1;
-      case flow::product: {
+    switch (traits_of(v.what).axes) {
+      case axis_flow::each:
+      case axis_flow::last:
+      case axis_flow::along: return axis;
+      case axis_flow::outer: return k != 1 && other != 1 ? axis : -1;
+      case axis_flow::matrix: return axis < 2 ? axis : -1;
+      case axis_flow::product: {
         if (axis < 2) return axis;
         if (axis_after(from, v, k, axis) != summed_axis) return -1;
         const bool transposed = other == 0 ? v.ta : v.tb;
         return (other == 0) != transposed ? 3 : 2;
       }
-      case flow::add_blocks: return other < 2 ? axis : -1;
+      case axis_flow::add_blocks: return other < 2 ? axis : -1;
       default: return -1;
     }
   }

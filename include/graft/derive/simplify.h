@@ -9,7 +9,7 @@
 #pragma once
 #include <graft/derive/traversal.h>
 #include <graft/graph/canonical.h>
-#include <graft/graph/rules_algebra.h>
+#include <graft/graph/rules.h>
 
 namespace graft {
 
@@ -161,7 +161,7 @@ template <class Rule> [[gnu::cold]] constexpr builder rewrite(const builder& fro
     const node* const made = g.n.data();
     for (id k = data.size(), size = g.n.size(); k < size; ++k) {
       const node& m = made[k];
-      data.push((m.a < 0 && row(m.what).known_at == stage::call) || (m.a >= 0 && data[m.a]) ||
+      data.push((m.a < 0 && traits_of(m.what).known_at == stage::call) || (m.a >= 0 && data[m.a]) ||
                 (m.b >= 0 && data[m.b]) || (m.c >= 0 && data[m.c]));
     }
   }

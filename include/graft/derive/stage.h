@@ -21,7 +21,7 @@ struct stages {
   stages s{sequence<stage>(g.size, stage::load), sequence<bool>(g.size, false)};
   for (id i = 0; i < g.size; ++i) {
     const node& v = g[i];
-    s.of[i] = row(v.what).known_at;
+    s.of[i] = traits_of(v.what).known_at;
     for (int k = 0; k < 3; ++k)
       if (v.operand(k) >= 0 && s.of[v.operand(k)] > s.of[i]) s.of[i] = s.of[v.operand(k)];
     for (dim d : v.d)

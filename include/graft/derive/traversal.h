@@ -43,7 +43,7 @@ constexpr node_set reachable(const graph& g) {
   return s;
 }
 // Finds the nodes that `root` is computed from, `root` included.
-constexpr node_set below(const graph& g, id root) {
+constexpr node_set dependencies(const graph& g, id root) {
   node_set s(root + 1);
   bool* const in = s.in.data();
   if (root >= 0) in[root] = true;
@@ -59,7 +59,7 @@ constexpr node_set below(const graph& g, id root) {
 constexpr bool contains(const graph& g, id root, op what) {
   if (root < 0 || g.n[root].what == what) return root >= 0;
   if (g.n[root].a < 0) return false;
-  const node_set s = below(g, root);
+  const node_set s = dependencies(g, root);
   const bool* const in = s.in.data();
   for (id i = 0; i <= root; ++i)
     if (in[i] && g.n[i].what == what) return true;

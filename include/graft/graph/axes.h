@@ -18,50 +18,51 @@ constexpr bool by_expert(const node& v) { return v.k[0] == dim{static_cast<int>(
 // Returns the axis of the result that corresponds to `axis` of operand `which`, or mixes, or summed_axis.
 constexpr int axis_after(const graph& g, const node& v, int which, int axis) {
   const bool reduced = v.d[axis] == dim{1} && g[v.operand(which)].d[axis] != dim{1};
-  switch (row(v.what).axes) {
-    case flow::none: return mixed_axis;
-    case flow::each: return axis;
-    case flow::last: return axis < 3 ? axis : mixed_axis;
-    case flow::first: return which == 0 && axis < 3 ? axis : mixed_axis;
-    case flow::outer: return which != 1 && axis < 3 ? axis : mixed_axis;
-    case flow::matrix: return axis < 2 ? axis : mixed_axis;
-    case flow::product: {
+  switch (traits_of(v.what).axes) {
+    case axis_flow::none: return mixed_axis;
+    case axis_flow::each: return axis;
+    case axis_flow::last: return axis < 3 ? axis : mixed_axis;
+    case axis_flow::first: return which == 0 && axis < 3 ? axis : mixed_axis;
+    case axis_flow::outer: return which != 1 && axis < 3 ? axis : mixed_axis;
+    case axis_flow::matrix: return axis < 2 ? axis : mixed_axis;
+    case axis_flow::product: {
       if (axis < 2) return v.sum ? summed_axis : axis;
       const bool transposed = which == 0 ? v.ta : v.tb;
       const bool inner = (which == 0) == ((axis == 3) != transposed);
       return inner ? summed_axis : which == 0 ? 2 : 3;
     }
-    case flow::swap: return axis < 2 ? axis : 5 - axis;
-    case flow::reorder:
+    case axis_flow::swap: return axis < 2 ? axis : 5 - axis;
+    case axis_flow::reorder:
       for (int i = 0; i < 4; ++i)
         if (v.k[i].v == axis) return i;
       return mixed_axis;
-    case flow::regroup: {  // the outermost axis stays outermost, possibly with a multiple of its size
+    case axis_flow::regroup: {  // the outermost axis stays outermost, possibly with a multiple of its size
       const node& a = g[v.a];
       int from = 0, to = 0;
       while (from < 3 && a.d[from] == dim{1}) ++from;
       while (to < 3 && v.d[to] == dim{1}) ++to;
       return axis == from ? to : mixed_axis;
     }
-    case flow::along: return v.k[0].v == axis ? mixed_axis : axis;
-    case flow::spread: return axis == 2 ? 1 : mixed_axis;
-    case flow::collect: return axis == 1 ? 2 : mixed_axis;
-    case flow::look_up: return which == 1 && axis == 3 ? 2 : mixed_axis;
-    case flow::labelled: return which == 1 ? (axis == 3 ? 2 : mixed_axis) : axis < 3 ? axis : mixed_axis;
-    case flow::im2col: return axis == 0 ? 1 : mixed_axis;
-    case flow::col2im: return axis == 1 ? 0 : mixed_axis;
-    case flow::reduce: return reduced ? summed_axis : axis;
-    case flow::add_rows: return axis == (which == 0 ? 2 : 3) ? summed_axis : mixed_axis;
-    case flow::add_blocks: return which < 2 && axis < 3 ? summed_axis : mixed_axis;
-    case flow::scatter_values: return which == 0 && axis == 2 ? summed_axis : mixed_axis;
-    case flow::routed:
-    case flow::routed_sum: {  // tokens, and the rows that they send to experts, are one axis: each token has k rows
+    case axis_flow::along: return v.k[0].v == axis ? mixed_axis : axis;
+    case axis_flow::spread: return axis == 2 ? 1 : mixed_axis;
+    case axis_flow::collect: return axis == 1 ? 2 : mixed_axis;
+    case axis_flow::look_up: return which == 1 && axis == 3 ? 2 : mixed_axis;
+    case axis_flow::labelled: return which == 1 ? (axis == 3 ? 2 : mixed_axis) : axis < 3 ? axis : mixed_axis;
+    case axis_flow::im2col: return axis == 0 ? 1 : mixed_axis;
+    case axis_flow::col2im: return axis == 1 ? 0 : mixed_axis;
+    case axis_flow::reduce: return reduced ? summed_axis : axis;
+    case axis_flow::add_rows: return axis == (which == 0 ? 2 : 3) ? summed_axis : mixed_axis;
+    case axis_flow::add_blocks: return which < 2 && axis < 3 ? summed_axis : mixed_axis;
+    case axis_flow::scatter_values: return which == 0 && axis == 2 ? summed_axis : mixed_axis;
+    case axis_flow::routed:
+    case axis_flow::
+        routed_sum: {  // tokens, and the rows that they send to experts, are one axis: each token has k rows
       const bool of_experts =
           v.what == op::grouped_matmul ? which == 1 : v.what == op::dispatch && which == 0 && by_expert(v);
       if (axis != 2 || of_experts) return mixed_axis;
       return v.what == op::grouped_wgrad || (v.what == op::combine && by_expert(v)) ? summed_axis : axis;
     }
-    case flow::all: return mixed_axis;
+    case axis_flow::all: return mixed_axis;
   }
   return mixed_axis;
 }

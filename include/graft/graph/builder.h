@@ -67,7 +67,7 @@ struct builder {
         return entry_dim(i);
     }
     if (t.what == size_entry::kind::name) {
-      if (names == max_names) return stop({fault::too_many_sizes, none_id, 0, t.name}), dim{1};
+      if (names == max_names) return stop({formula_error::too_many_sizes, none_id, 0, t.name}), dim{1};
       t.index = names++;
     }
     size_list.push(t);
@@ -147,7 +147,7 @@ struct builder {
 
   // ---- failures and requirements
   constexpr void stop(const failure& f) {
-    if (bad.what == fault::none) bad = f;
+    if (bad.what == formula_error::none) bad = f;
   }
   // A requirement that several lines of the formula state is recorded once, with the smallest line, so that evaluation
   // order does not matter.
@@ -228,7 +228,7 @@ struct builder {
     if (made == before && is_named(o))
       for (id i = 0; i < before; ++i)
         if (nodes[i].path == path && nodes[i].a < 0 && is_named(nodes[i].what) && same_text(nodes[i].name, name))
-          stop({fault::name_is_taken, i, line, name});
+          stop({formula_error::name_is_taken, i, line, name});
     return made;
   }
   [[gnu::cold, gnu::noinline]] constexpr id constant(double value) {

@@ -6,7 +6,7 @@
 // rows. Elementwise products are mul(a, b). Every operator records its source line for error messages.
 #pragma once
 #include <graft/graph/canonical.h>
-#include <graft/graph/rules_algebra.h>
+#include <graft/graph/rules.h>
 
 namespace graft {
 
@@ -18,9 +18,9 @@ struct extent {
   constexpr extent(int value) : d{value} {}
   constexpr extent(builder* b, dim size) : g(b), d(size) {}
 };
-constexpr builder* either(builder* a, builder* b) { return a != nullptr ? a : b; }
+constexpr builder* builder_of(builder* a, builder* b) { return a != nullptr ? a : b; }
 constexpr extent operator*(extent a, extent b) {
-  builder* g = either(a.g, b.g);
+  builder* g = builder_of(a.g, b.g);
   return g == nullptr ? extent(a.d.v * b.d.v) : extent(g, g->times(a.d, b.d));
 }
 struct divisor {  // the right operand of / or -, with its source line
@@ -31,16 +31,16 @@ struct divisor {  // the right operand of / or -, with its source line
 };
 // A quotient must be exact; a remainder is an error that names this line.
 constexpr extent operator/(extent a, divisor b) {
-  builder* g = either(a.g, b.e.g);
+  builder* g = builder_of(a.g, b.e.g);
   return g == nullptr ? extent(a.d.v / b.e.d.v) : extent(g, g->over(a.d, b.e.d, b.line));
 }
 
 constexpr extent operator+(extent a, extent b) {
-  builder* g = either(a.g, b.g);
+  builder* g = builder_of(a.g, b.g);
   return g == nullptr ? extent(a.d.v + b.d.v) : extent(g, g->plus(a.d, b.d));
 }
 constexpr extent operator-(extent a, divisor b) {
-  builder* g = either(a.g, b.e.g);
+  builder* g = builder_of(a.g, b.e.g);
   return g == nullptr ? extent(a.d.v - b.e.d.v) : extent(g, g->minus(a.d, b.e.d, b.line));
 }
 
@@ -57,15 +57,15 @@ struct ex {
   constexpr extent rows() const { return {g, g->n[i].d[2]}; }
   constexpr extent cols() const { return {g, g->n[i].d[3]}; }
 };
-struct at {  // an operand with its source line
+struct operand {  // an operand with its source line
   ex e;
   int line;
-  constexpr at(ex operand, int where = __builtin_LINE()) : e(operand), line(where) {}
+  constexpr operand(ex value, int where = __builtin_LINE()) : e(value), line(where) {}
 };
 
 // a * b is the matrix product of each pair of matrices. A scalar operand scales, and a column [n, 1] on the left of a
 // matrix with n rows scales its rows. mul(a, row) with a row [1, n] scales columns.
-constexpr ex operator*(ex a, at b) {
+constexpr ex operator*(ex a, operand b) {
   builder& g = *a.g;
   const node &p = *a, &q = *b.e;
   if (is_scalar(p) || is_scalar(q)) return {&g, make_node::mul(g, a.i, b.e.i, b.line)};
@@ -73,60 +73,60 @@ constexpr ex operator*(ex a, at b) {
   return {&g, make_node::matmul(g, a.i, b.e.i, false, false, b.line)};
 }
 // Elementwise operators. A size of 1 is broadcast to the other operand's size; other sizes must be equal.
-constexpr ex operator+(ex a, at b) { return {a.g, make_node::add(*a.g, a.i, b.e.i, b.line)}; }
-constexpr ex operator-(ex a, at b) { return {a.g, make_node::sub(*a.g, a.i, b.e.i, b.line)}; }
-constexpr ex operator/(ex a, at b) { return {a.g, make_node::div(*a.g, a.i, b.e.i, b.line)}; }
-constexpr ex mul(ex a, at b) { return {a.g, make_node::mul(*a.g, a.i, b.e.i, b.line)}; }
+constexpr ex operator+(ex a, operand b) { return {a.g, make_node::add(*a.g, a.i, b.e.i, b.line)}; }
+constexpr ex operator-(ex a, operand b) { return {a.g, make_node::sub(*a.g, a.i, b.e.i, b.line)}; }
+constexpr ex operator/(ex a, operand b) { return {a.g, make_node::div(*a.g, a.i, b.e.i, b.line)}; }
+constexpr ex mul(ex a, operand b) { return {a.g, make_node::mul(*a.g, a.i, b.e.i, b.line)}; }
 // A number as an operand acts on every element:  2.0 * sigmoid(g),  1.0 + w,  a / 3.0
-constexpr at same_as(at like, double s) { return {{like.e.g, like.e.g->constant(s)}, like.line}; }
-constexpr ex operator*(double s, at b) { return same_as(b, s).e * b; }
-constexpr ex operator+(double s, at b) { return same_as(b, s).e + b; }
-constexpr ex operator-(double s, at b) { return same_as(b, s).e - b; }
-constexpr ex operator/(double s, at b) { return same_as(b, s).e / b; }
-constexpr ex operator*(at a, double s) { return s * a; }
-constexpr ex operator+(at a, double s) { return a.e + same_as(a, s); }
-constexpr ex operator-(at a, double s) { return a.e - same_as(a, s); }
-constexpr ex operator/(at a, double s) { return a.e / same_as(a, s); }
-constexpr ex operator-(at a) { return -1.0 * a; }
-constexpr ex& operator+=(ex& a, at b) { return a = a + b; }
-constexpr ex& operator-=(ex& a, at b) { return a = a - b; }
-constexpr ex& operator*=(ex& a, at b) { return a = a * b; }
-constexpr ex& operator/=(ex& a, at b) { return a = a / b; }
+constexpr operand same_as(operand like, double s) { return {{like.e.g, like.e.g->constant(s)}, like.line}; }
+constexpr ex operator*(double s, operand b) { return same_as(b, s).e * b; }
+constexpr ex operator+(double s, operand b) { return same_as(b, s).e + b; }
+constexpr ex operator-(double s, operand b) { return same_as(b, s).e - b; }
+constexpr ex operator/(double s, operand b) { return same_as(b, s).e / b; }
+constexpr ex operator*(operand a, double s) { return s * a; }
+constexpr ex operator+(operand a, double s) { return a.e + same_as(a, s); }
+constexpr ex operator-(operand a, double s) { return a.e - same_as(a, s); }
+constexpr ex operator/(operand a, double s) { return a.e / same_as(a, s); }
+constexpr ex operator-(operand a) { return -1.0 * a; }
+constexpr ex& operator+=(ex& a, operand b) { return a = a + b; }
+constexpr ex& operator-=(ex& a, operand b) { return a = a - b; }
+constexpr ex& operator*=(ex& a, operand b) { return a = a * b; }
+constexpr ex& operator/=(ex& a, operand b) { return a = a / b; }
 // Elementwise maximum and minimum.
-constexpr ex max(ex a, at b) { return {a.g, make_node::pointwise(*a.g, op::maximum, a.i, b.e.i, b.line)}; }
-constexpr ex min(ex a, at b) { return {a.g, make_node::pointwise(*a.g, op::minimum, a.i, b.e.i, b.line)}; }
+constexpr ex max(ex a, operand b) { return {a.g, make_node::pointwise(*a.g, op::maximum, a.i, b.e.i, b.line)}; }
+constexpr ex min(ex a, operand b) { return {a.g, make_node::pointwise(*a.g, op::minimum, a.i, b.e.i, b.line)}; }
 
 // The transpose of each matrix.
-constexpr ex t(at a) { return {a.e.g, make_node::transpose(*a.e.g, a.e.i, a.line)}; }
+constexpr ex t(operand a) { return {a.e.g, make_node::transpose(*a.e.g, a.e.i, a.line)}; }
 // Elementwise functions.
-constexpr ex sqrt(at a) { return {a.e.g, make_node::unary(*a.e.g, op::sqrt, a.e.i, a.line)}; }
-constexpr ex exp(at a) { return {a.e.g, make_node::unary(*a.e.g, op::exp, a.e.i, a.line)}; }
-constexpr ex log(at a) { return {a.e.g, make_node::unary(*a.e.g, op::log, a.e.i, a.line)}; }
-constexpr ex sin(at a) { return {a.e.g, make_node::unary(*a.e.g, op::sin, a.e.i, a.line)}; }
-constexpr ex cos(at a) { return {a.e.g, make_node::unary(*a.e.g, op::cos, a.e.i, a.line)}; }
-constexpr ex erf(at a) { return {a.e.g, make_node::unary(*a.e.g, op::erf, a.e.i, a.line)}; }
-constexpr ex silu(at a) { return {a.e.g, make_node::unary(*a.e.g, op::silu, a.e.i, a.line)}; }
-constexpr ex gelu(at a) { return {a.e.g, make_node::unary(*a.e.g, op::gelu, a.e.i, a.line)}; }
-constexpr ex gelu_tanh(at a) { return {a.e.g, make_node::unary(*a.e.g, op::gelu_tanh, a.e.i, a.line)}; }
-constexpr ex tanh(at a) { return {a.e.g, make_node::unary(*a.e.g, op::tanh, a.e.i, a.line)}; }
-constexpr ex sigmoid(at a) { return {a.e.g, make_node::unary(*a.e.g, op::sigmoid, a.e.i, a.line)}; }
-constexpr ex relu(at a) { return {a.e.g, make_node::unary(*a.e.g, op::relu, a.e.i, a.line)}; }
+constexpr ex sqrt(operand a) { return {a.e.g, make_node::unary(*a.e.g, op::sqrt, a.e.i, a.line)}; }
+constexpr ex exp(operand a) { return {a.e.g, make_node::unary(*a.e.g, op::exp, a.e.i, a.line)}; }
+constexpr ex log(operand a) { return {a.e.g, make_node::unary(*a.e.g, op::log, a.e.i, a.line)}; }
+constexpr ex sin(operand a) { return {a.e.g, make_node::unary(*a.e.g, op::sin, a.e.i, a.line)}; }
+constexpr ex cos(operand a) { return {a.e.g, make_node::unary(*a.e.g, op::cos, a.e.i, a.line)}; }
+constexpr ex erf(operand a) { return {a.e.g, make_node::unary(*a.e.g, op::erf, a.e.i, a.line)}; }
+constexpr ex silu(operand a) { return {a.e.g, make_node::unary(*a.e.g, op::silu, a.e.i, a.line)}; }
+constexpr ex gelu(operand a) { return {a.e.g, make_node::unary(*a.e.g, op::gelu, a.e.i, a.line)}; }
+constexpr ex gelu_tanh(operand a) { return {a.e.g, make_node::unary(*a.e.g, op::gelu_tanh, a.e.i, a.line)}; }
+constexpr ex tanh(operand a) { return {a.e.g, make_node::unary(*a.e.g, op::tanh, a.e.i, a.line)}; }
+constexpr ex sigmoid(operand a) { return {a.e.g, make_node::unary(*a.e.g, op::sigmoid, a.e.i, a.line)}; }
+constexpr ex relu(operand a) { return {a.e.g, make_node::unary(*a.e.g, op::relu, a.e.i, a.line)}; }
 // Returns its operand, which the backward pass treats as a constant: no gradient flows through it.
-constexpr ex detach(at a) { return {a.e.g, make_node::unary(*a.e.g, op::detach, a.e.i, a.line)}; }
+constexpr ex detach(operand a) { return {a.e.g, make_node::unary(*a.e.g, op::detach, a.e.i, a.line)}; }
 // row_dot sums each row of a ⊙ b into a column [n, 1]; row_norm is the Euclidean norm of each row, √row_dot(a, a).
-constexpr ex row_dot(ex a, at b) { return {a.g, make_node::row_dot(*a.g, a.i, b.e.i, b.line)}; }
-constexpr ex row_norm(at a) { return sqrt({row_dot(a.e, a), a.line}); }
+constexpr ex row_dot(ex a, operand b) { return {a.g, make_node::row_dot(*a.g, a.i, b.e.i, b.line)}; }
+constexpr ex row_norm(operand a) { return sqrt({row_dot(a.e, a), a.line}); }
 // The Euclidean norm of each column, a row [1, n].
-constexpr ex col_norm(at a) {
+constexpr ex col_norm(operand a) {
   const ex column = row_norm({t(a), a.line});
   return t({column, a.line});
 }
 // Sets all entries on and below the diagonal to zero.
-constexpr ex strict_upper(at a) { return {a.e.g, make_node::unary(*a.e.g, op::upper, a.e.i, a.line)}; }
+constexpr ex strict_upper(operand a) { return {a.e.g, make_node::unary(*a.e.g, op::upper, a.e.i, a.line)}; }
 // The inverse of each square matrix.
-constexpr ex inverse(at a) { return {a.e.g, make_node::inverse(*a.e.g, a.e.i, a.line)}; }
+constexpr ex inverse(operand a) { return {a.e.g, make_node::inverse(*a.e.g, a.e.i, a.line)}; }
 // The Q of LAPACK's a = Q R, an orthonormal basis of the columns of a, which has at least as many rows as columns.
-constexpr ex orthonormal(at a) { return {a.e.g, make_node::unary(*a.e.g, op::orthonormal, a.e.i, a.line)}; }
+constexpr ex orthonormal(operand a) { return {a.e.g, make_node::unary(*a.e.g, op::orthonormal, a.e.i, a.line)}; }
 // Skew-symmetric matrices [1, rows, b, b]: row i of `packed` lists the entries of matrix i above its diagonal row by
 // row, b (b - 1) / 2 numbers (scope::triangle).
 constexpr ex skew(ex packed, extent b, int line = __builtin_LINE()) {
@@ -142,13 +142,13 @@ constexpr ex neumann(ex q, extent terms, int line = __builtin_LINE()) {
   return {q.g, make_node::neumann(*q.g, q.i, terms.d, line)};
 }
 // The Kronecker product a ⊗ b of two matrices.
-constexpr ex kron(ex a, at b) { return {a.g, make_node::kron(*a.g, a.i, b.e.i, b.line)}; }
+constexpr ex kron(ex a, operand b) { return {a.g, make_node::kron(*a.g, a.i, b.e.i, b.line)}; }
 // Tiles the columns of a cyclically up to `cols` columns.
 constexpr ex repeat(ex a, extent cols, int line = __builtin_LINE()) {
   return {a.g, make_node::repeat(*a.g, a.i, cols.d, line)};
 }
 // The softmax of each row; topk_softmax takes it over the k largest entries of the row and is zero elsewhere.
-constexpr ex softmax(at a) { return {a.e.g, make_node::unary(*a.e.g, op::softmax, a.e.i, a.line)}; }
+constexpr ex softmax(operand a) { return {a.e.g, make_node::unary(*a.e.g, op::softmax, a.e.i, a.line)}; }
 constexpr ex topk_softmax(ex a, extent k, int line = __builtin_LINE()) {
   return {a.g, make_node::topk_softmax(*a.g, a.i, k.d, line)};
 }
@@ -186,22 +186,26 @@ constexpr ex pick(ex from, ex index, int line = __builtin_LINE()) {
 // Rotations (OFT, BOFT): unrotate is W Rᵀ and rotate is W R, where activations are rotated as x R. The blocks are
 // [m, n, b, b]: m factors, each block-diagonal with n blocks b x b in butterfly order, or [m, 1, b, b] where the blocks
 // of a factor are equal.
-constexpr ex unrotate(ex w, at blocks) { return {w.g, make_node::rotate(*w.g, w.i, blocks.e.i, true, blocks.line)}; }
-constexpr ex rotate(ex w, at blocks) { return {w.g, make_node::rotate(*w.g, w.i, blocks.e.i, false, blocks.line)}; }
+constexpr ex unrotate(ex w, operand blocks) {
+  return {w.g, make_node::rotate(*w.g, w.i, blocks.e.i, true, blocks.line)};
+}
+constexpr ex rotate(ex w, operand blocks) {
+  return {w.g, make_node::rotate(*w.g, w.i, blocks.e.i, false, blocks.line)};
+}
 // States that the inverse of this matrix is its transpose, which simplifications use.
 constexpr ex orthogonal(ex a) {
   a.g->n[a.i].orthogonal = true;
   return a;
 }
 // A host function outside the language. It runs in eager mode and is a graph break otherwise.
-constexpr ex host(const char* name, at a) {
+constexpr ex host(const char* name, operand a) {
   node v = a.e.g->shaped(op::host, a.e.i, a.e.i, none_id, none_id, a.line);
   v.name = name;
   return {a.e.g, a.e.g->emit(v)};
 }
 
 // A host function whose number of rows depends on the data.
-constexpr ex host_rows(const char* name, extent rows, at a) {
+constexpr ex host_rows(const char* name, extent rows, operand a) {
   node v = a.e.g->shaped(op::host, a.e.i, a.e.i, none_id, none_id, a.line);
   v.name = name;
   v.tb = true;
@@ -236,7 +240,7 @@ struct scope {
   // A size by name: the number that the type states, else the size that the tensors have.
   constexpr extent size(const char* name, int value = dyn, int nominal = 0) const {
     if (value == dyn) return {g, g->size_named(name, path, nominal)};
-    if (value < 0) g->stop({fault::size_is_negative, none_id, 0, name, value});
+    if (value < 0) g->stop({formula_error::size_is_negative, none_id, 0, name, value});
     return {g, dim{value < 0 ? 1 : value}};
   }
   // The number of rows of a call, which is one size for the whole graph.
@@ -247,7 +251,7 @@ struct scope {
     if (experts == dim{1} || o == op::scalar)
       return {g, g->leaf(o, name.s, path, rank, d0.d, d1.d, d2.d, d3.d, name.line)};
     if (rank == 2) return {g, g->leaf(o, name.s, path, 3, {1}, experts, d2.d, d3.d, name.line)};
-    if (rank != 1) g->stop({fault::not_on_experts, none_id, name.line, name.s});
+    if (rank != 1) g->stop({formula_error::not_on_experts, none_id, name.line, name.s});
     const id columns = g->leaf(o, name.s, path, 2, {1}, {1}, experts, d2.d, name.line);
     return {g, make_node::reshape(*g, columns, {1}, experts, d2.d, d3.d, name.line)};
   }

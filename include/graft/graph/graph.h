@@ -33,7 +33,7 @@ struct node {
 };
 
 // Errors of a formula that do not depend on the sizes.
-enum class fault : unsigned char {
+enum class formula_error : unsigned char {
   none,
   too_many_sizes,
   name_is_taken,
@@ -43,7 +43,7 @@ enum class fault : unsigned char {
 };
 
 struct failure {
-  fault what = fault::none;
+  formula_error what = formula_error::none;
   id at = none_id;
   int line = 0;
   const char* name = "";  // the leaf or size that the error names; not_on_experts: the method
@@ -132,7 +132,7 @@ template <int Nodes, int Sizes, int Paths, int Needs, int Outs> struct stored_gr
   }
 };
 template <int Nodes, int Sizes, int Paths, int Needs, int Outs>
-constexpr stored_graph<Nodes, Sizes, Paths, Needs, Outs> store(const graph& from) {
+constexpr stored_graph<Nodes, Sizes, Paths, Needs, Outs> store_graph(const graph& from) {
   stored_graph<Nodes, Sizes, Paths, Needs, Outs> g;
   g.of = counts_of(from);
   if (!g.fits()) return g;
@@ -159,19 +159,19 @@ constexpr bool is_scalar(const node& v) {
     if (v.d[i].v != 1) return false;
   return true;
 }
-[[gnu::noinline]] constexpr long long count(const graph& g, id i, const size_values& s) {
+[[gnu::noinline]] constexpr long long element_count(const graph& g, id i, const size_values& s) {
   long long n = 1;
   for (dim d : g[i].d) {
     const long long v = g.sizes.value(d, s);
     if (v == unknown) return unknown;
-    n = times(n, v);
+    n = saturating_multiply(n, v);
   }
   return n;
 }
 constexpr long long nominal_count(const graph& g, id i) {
   long long n = 1;
   for (dim d : g.n[i].d)
-    if (d.v != 1) n = times(n, g.sizes.nominal(d));
+    if (d.v != 1) n = saturating_multiply(n, g.sizes.nominal(d));
   return n;
 }
 

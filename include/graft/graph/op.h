@@ -67,7 +67,7 @@ enum class stage : unsigned char { load, parameter, call };
 
 // How the axes of the operands map to axes of the result. It decides what can be computed in chunks of rows and what
 // needs all rows at once; graph/axes.h evaluates it.
-enum class flow : unsigned char {
+enum class axis_flow : unsigned char {
   none,      // a leaf
   each,      // every axis stays, and nothing mixes
   last,      // the last axis mixes within itself, the others stay
@@ -110,12 +110,12 @@ enum class axis_split : unsigned char { no, parts, summands, sums };
 // What a caller binds to a leaf by name: a tensor, integers or one number; nobody: the library makes the value.
 enum class source : unsigned char { generated, tensor, integers, scalar };
 
-struct op_row {
+struct op_traits {
   const char* name = "";   // as explain() and the errors print it
   const char* infix = "";  // printed between the two operands if not empty
   op_class kind = op_class::leaf;
   signed char arity = 0;
-  flow axes = flow::none;
+  axis_flow axes = axis_flow::none;
   stage known_at = stage::load;     // of leaves; other values have the latest stage of their operands
   source from = source::generated;  // leaves
   linearity sums = linearity::no;
@@ -124,126 +124,129 @@ struct op_row {
 };
 
 namespace detail {
-constexpr op_row with_rules(op_row r, linearity sums, axis_split split = axis_split::no) {
+constexpr op_traits with_rules(op_traits r, linearity sums, axis_split split = axis_split::no) {
   r.sums = sums, r.split = split;
   return r;
 }
-constexpr op_row reading_memory(op_row r) {
+constexpr op_traits reading_memory(op_traits r) {
   r.reads_memory = true;
   return r;
 }
-constexpr op_row row_of(op o) {
+constexpr op_traits list_traits(op o) {
   using enum op_class;
   using enum stage;
   switch (o) {
-    case op::input: return {"input", "", leaf, 0, flow::none, call, source::tensor};
-    case op::ids: return {"ids", "", leaf, 0, flow::none, call, source::integers};
-    case op::state: return {"state", "", leaf, 0, flow::none, call, source::tensor};
-    case op::base: return {"base", "", leaf, 0, flow::none, load, source::tensor};
-    case op::frozen: return {"frozen", "", leaf, 0, flow::none, load, source::tensor};
-    case op::index: return {"index", "", leaf, 0, flow::none, load, source::integers};
-    case op::param: return {"param", "", leaf, 0, flow::none, parameter, source::tensor};
-    case op::scalar: return {"scalar", "", leaf, 0, flow::none, parameter, source::scalar};
-    case op::constant: return {"constant", "", leaf, 0, flow::none, load};
-    case op::number: return {"number", "", leaf, 0, flow::none, load};
-    case op::eye: return {"I", "", leaf, 0, flow::none, load};
-    case op::zero: return {"0", "", leaf, 0, flow::none, load};
-    case op::saved: return {"saved", "", leaf, 0, flow::none, parameter, source::tensor};
-    case op::add: return with_rules({"add", " + ", pointwise, 2, flow::each}, linearity::in_all);
-    case op::sub: return with_rules({"sub", " - ", pointwise, 2, flow::each}, linearity::in_all);
-    case op::mul: return with_rules({"mul", " * ", pointwise, 2, flow::each}, linearity::in_each);
-    case op::div: return with_rules({"div", " / ", pointwise, 2, flow::each}, linearity::in_first);
-    case op::minimum: return {"min", "", pointwise, 2, flow::each};
-    case op::maximum: return {"max", "", pointwise, 2, flow::each};
-    case op::sqrt: return {"sqrt", "", pointwise, 1, flow::each};
-    case op::exp: return {"exp", "", pointwise, 1, flow::each};
-    case op::log: return {"log", "", pointwise, 1, flow::each};
-    case op::sin: return {"sin", "", pointwise, 1, flow::each};
-    case op::cos: return {"cos", "", pointwise, 1, flow::each};
-    case op::tanh: return {"tanh", "", pointwise, 1, flow::each};
-    case op::erf: return {"erf", "", pointwise, 1, flow::each};
-    case op::sigmoid: return {"sigmoid", "", pointwise, 1, flow::each};
-    case op::relu: return {"relu", "", pointwise, 1, flow::each};
-    case op::silu: return {"silu", "", pointwise, 1, flow::each};
-    case op::gelu: return {"gelu", "", pointwise, 1, flow::each};
-    case op::gelu_tanh: return {"gelu_tanh", "", pointwise, 1, flow::each};
-    case op::step: return {"step", "", pointwise, 1, flow::each};
-    case op::detach: return with_rules({"const", "", pointwise, 1, flow::each}, linearity::in_all);
+    case op::input: return {"input", "", leaf, 0, axis_flow::none, call, source::tensor};
+    case op::ids: return {"ids", "", leaf, 0, axis_flow::none, call, source::integers};
+    case op::state: return {"state", "", leaf, 0, axis_flow::none, call, source::tensor};
+    case op::base: return {"base", "", leaf, 0, axis_flow::none, load, source::tensor};
+    case op::frozen: return {"frozen", "", leaf, 0, axis_flow::none, load, source::tensor};
+    case op::index: return {"index", "", leaf, 0, axis_flow::none, load, source::integers};
+    case op::param: return {"param", "", leaf, 0, axis_flow::none, parameter, source::tensor};
+    case op::scalar: return {"scalar", "", leaf, 0, axis_flow::none, parameter, source::scalar};
+    case op::constant: return {"constant", "", leaf, 0, axis_flow::none, load};
+    case op::number: return {"number", "", leaf, 0, axis_flow::none, load};
+    case op::eye: return {"I", "", leaf, 0, axis_flow::none, load};
+    case op::zero: return {"0", "", leaf, 0, axis_flow::none, load};
+    case op::saved: return {"saved", "", leaf, 0, axis_flow::none, parameter, source::tensor};
+    case op::add: return with_rules({"add", " + ", pointwise, 2, axis_flow::each}, linearity::in_all);
+    case op::sub: return with_rules({"sub", " - ", pointwise, 2, axis_flow::each}, linearity::in_all);
+    case op::mul: return with_rules({"mul", " * ", pointwise, 2, axis_flow::each}, linearity::in_each);
+    case op::div: return with_rules({"div", " / ", pointwise, 2, axis_flow::each}, linearity::in_first);
+    case op::minimum: return {"min", "", pointwise, 2, axis_flow::each};
+    case op::maximum: return {"max", "", pointwise, 2, axis_flow::each};
+    case op::sqrt: return {"sqrt", "", pointwise, 1, axis_flow::each};
+    case op::exp: return {"exp", "", pointwise, 1, axis_flow::each};
+    case op::log: return {"log", "", pointwise, 1, axis_flow::each};
+    case op::sin: return {"sin", "", pointwise, 1, axis_flow::each};
+    case op::cos: return {"cos", "", pointwise, 1, axis_flow::each};
+    case op::tanh: return {"tanh", "", pointwise, 1, axis_flow::each};
+    case op::erf: return {"erf", "", pointwise, 1, axis_flow::each};
+    case op::sigmoid: return {"sigmoid", "", pointwise, 1, axis_flow::each};
+    case op::relu: return {"relu", "", pointwise, 1, axis_flow::each};
+    case op::silu: return {"silu", "", pointwise, 1, axis_flow::each};
+    case op::gelu: return {"gelu", "", pointwise, 1, axis_flow::each};
+    case op::gelu_tanh: return {"gelu_tanh", "", pointwise, 1, axis_flow::each};
+    case op::step: return {"step", "", pointwise, 1, axis_flow::each};
+    case op::detach: return with_rules({"const", "", pointwise, 1, axis_flow::each}, linearity::in_all);
     case op::matmul:
-      return reading_memory(with_rules({"matmul", " @ ", product, 2, flow::product}, linearity::in_each));
+      return reading_memory(with_rules({"matmul", " @ ", product, 2, axis_flow::product}, linearity::in_each));
     case op::row_dot:
-      return with_rules({"row_dot", "", reduction, 2, flow::last}, linearity::in_each, axis_split::sums);
-    case op::sum_to: return with_rules({"sum_to", "", reduction, 1, flow::reduce}, linearity::in_all);
-    case op::transpose: return with_rules({"transpose", "", layout, 1, flow::swap}, linearity::in_all);
-    case op::permute: return with_rules({"permute", "", layout, 1, flow::reorder}, linearity::in_all);
-    case op::reshape: return with_rules({"reshape", "", layout, 1, flow::regroup}, linearity::in_all);
-    case op::slice: return with_rules({"slice", "", layout, 1, flow::along}, linearity::in_all);
-    case op::pad: return with_rules({"pad", "", layout, 1, flow::along}, linearity::in_all);
-    case op::concat: return with_rules({"concat", "", layout, 2, flow::along}, linearity::in_all);
-    case op::repeat: return with_rules({"repeat", "", layout, 1, flow::last}, linearity::in_all);
-    case op::fold: return with_rules({"fold", "", layout, 1, flow::last}, linearity::in_all, axis_split::summands);
-    case op::upper: return with_rules({"strict_upper", "", layout, 1, flow::matrix}, linearity::in_all);
-    case op::skew: return with_rules({"skew", "", layout, 1, flow::spread}, linearity::in_all);
-    case op::unskew: return with_rules({"unskew", "", layout, 1, flow::collect}, linearity::in_all);
-    case op::circulant: return with_rules({"circulant", "", layout, 1, flow::matrix}, linearity::in_all);
-    case op::inverse: return {"inverse", "", algebra, 1, flow::matrix};
-    case op::orthonormal: return {"orthonormal", "", algebra, 1, flow::matrix};
-    case op::neumann: return {"neumann", "", algebra, 1, flow::matrix};
-    case op::neumann_grad: return {"neumann_grad", "", algebra, 2, flow::matrix};
+      return with_rules({"row_dot", "", reduction, 2, axis_flow::last}, linearity::in_each, axis_split::sums);
+    case op::sum_to: return with_rules({"sum_to", "", reduction, 1, axis_flow::reduce}, linearity::in_all);
+    case op::transpose: return with_rules({"transpose", "", layout, 1, axis_flow::swap}, linearity::in_all);
+    case op::permute: return with_rules({"permute", "", layout, 1, axis_flow::reorder}, linearity::in_all);
+    case op::reshape: return with_rules({"reshape", "", layout, 1, axis_flow::regroup}, linearity::in_all);
+    case op::slice: return with_rules({"slice", "", layout, 1, axis_flow::along}, linearity::in_all);
+    case op::pad: return with_rules({"pad", "", layout, 1, axis_flow::along}, linearity::in_all);
+    case op::concat: return with_rules({"concat", "", layout, 2, axis_flow::along}, linearity::in_all);
+    case op::repeat: return with_rules({"repeat", "", layout, 1, axis_flow::last}, linearity::in_all);
+    case op::fold: return with_rules({"fold", "", layout, 1, axis_flow::last}, linearity::in_all, axis_split::summands);
+    case op::upper: return with_rules({"strict_upper", "", layout, 1, axis_flow::matrix}, linearity::in_all);
+    case op::skew: return with_rules({"skew", "", layout, 1, axis_flow::spread}, linearity::in_all);
+    case op::unskew: return with_rules({"unskew", "", layout, 1, axis_flow::collect}, linearity::in_all);
+    case op::circulant: return with_rules({"circulant", "", layout, 1, axis_flow::matrix}, linearity::in_all);
+    case op::inverse: return {"inverse", "", algebra, 1, axis_flow::matrix};
+    case op::orthonormal: return {"orthonormal", "", algebra, 1, axis_flow::matrix};
+    case op::neumann: return {"neumann", "", algebra, 1, axis_flow::matrix};
+    case op::neumann_grad: return {"neumann_grad", "", algebra, 2, axis_flow::matrix};
     case op::rotate:
       return reading_memory(
-          with_rules({"rotate", "", rotation, 2, flow::first}, linearity::in_first, axis_split::parts));
+          with_rules({"rotate", "", rotation, 2, axis_flow::first}, linearity::in_first, axis_split::parts));
     case op::rotate_grad:
-      return with_rules({"rotate_grad", "", rotation, 3, flow::add_blocks}, linearity::no, axis_split::parts);
-    case op::kron: return with_rules({"kron", "", algebra, 2, flow::all}, linearity::in_each);
-    case op::row_kron: return with_rules({"row_kron", "", algebra, 2, flow::last}, linearity::in_each);
-    case op::gather: return with_rules({"gather", "", lookup, 2, flow::look_up}, linearity::in_first);
-    case op::scatter: return with_rules({"scatter", "", lookup, 2, flow::add_rows}, linearity::in_first);
-    case op::place: return with_rules({"place", "", lookup, 2, flow::scatter_values}, linearity::in_first);
-    case op::pick: return with_rules({"pick", "", lookup, 2, flow::all}, linearity::in_first);
-    case op::softmax: return {"softmax", "", rowwise, 1, flow::last};
-    case op::topk_softmax: return {"topk_softmax", "", rowwise, 1, flow::last};
-    case op::softmax_grad: return {"softmax_grad", "", rowwise, 2, flow::last};
-    case op::normalize: return reading_memory({"normalize", "", rowwise, 2, flow::first});
-    case op::normalize_grad: return {"normalize_grad", "", rowwise, 3, flow::outer};
-    case op::rope: return with_rules({"rope", "", rowwise, 2, flow::last}, linearity::in_first, axis_split::parts);
-    case op::dropout: return {"dropout", "", pointwise, 3, flow::first};
+      return with_rules({"rotate_grad", "", rotation, 3, axis_flow::add_blocks}, linearity::no, axis_split::parts);
+    case op::kron: return with_rules({"kron", "", algebra, 2, axis_flow::all}, linearity::in_each);
+    case op::row_kron: return with_rules({"row_kron", "", algebra, 2, axis_flow::last}, linearity::in_each);
+    case op::gather: return with_rules({"gather", "", lookup, 2, axis_flow::look_up}, linearity::in_first);
+    case op::scatter: return with_rules({"scatter", "", lookup, 2, axis_flow::add_rows}, linearity::in_first);
+    case op::place: return with_rules({"place", "", lookup, 2, axis_flow::scatter_values}, linearity::in_first);
+    case op::pick: return with_rules({"pick", "", lookup, 2, axis_flow::all}, linearity::in_first);
+    case op::softmax: return {"softmax", "", rowwise, 1, axis_flow::last};
+    case op::topk_softmax: return {"topk_softmax", "", rowwise, 1, axis_flow::last};
+    case op::softmax_grad: return {"softmax_grad", "", rowwise, 2, axis_flow::last};
+    case op::normalize: return reading_memory({"normalize", "", rowwise, 2, axis_flow::first});
+    case op::normalize_grad: return {"normalize_grad", "", rowwise, 3, axis_flow::outer};
+    case op::rope: return with_rules({"rope", "", rowwise, 2, axis_flow::last}, linearity::in_first, axis_split::parts);
+    case op::dropout: return {"dropout", "", pointwise, 3, axis_flow::first};
     case op::cross_entropy:
-      return with_rules({"cross_entropy", "", rowwise, 2, flow::labelled}, linearity::no, axis_split::summands);
+      return with_rules({"cross_entropy", "", rowwise, 2, axis_flow::labelled}, linearity::no, axis_split::summands);
     case op::cross_entropy_grad:
-      return with_rules({"cross_entropy_grad", "", rowwise, 3, flow::labelled}, linearity::no, axis_split::parts);
-    case op::attention: return with_rules({"attention", "", attention, 2, flow::all}, linearity::no, axis_split::parts);
+      return with_rules({"cross_entropy_grad", "", rowwise, 3, axis_flow::labelled}, linearity::no, axis_split::parts);
+    case op::attention:
+      return with_rules({"attention", "", attention, 2, axis_flow::all}, linearity::no, axis_split::parts);
     case op::attention_grad:
-      return with_rules({"attention_grad", "", attention, 3, flow::all}, linearity::no, axis_split::parts);
+      return with_rules({"attention_grad", "", attention, 3, axis_flow::all}, linearity::no, axis_split::parts);
     case op::cached_attention:
-      return with_rules({"cached_attention", "", attention, 3, flow::all}, linearity::no, axis_split::parts);
-    case op::route: return {"route", "", lookup, 1, flow::routed};
-    case op::dispatch: return {"dispatch", "", lookup, 2, flow::routed};
-    case op::combine: return {"combine", "", lookup, 2, flow::routed_sum};
-    case op::grouped_matmul: return reading_memory({"grouped_matmul", "", product, 3, flow::routed});
-    case op::grouped_wgrad: return reading_memory({"grouped_wgrad", "", product, 3, flow::routed_sum});
-    case op::patches: return with_rules({"patches", "", layout, 1, flow::im2col}, linearity::in_all);
-    case op::unpatch: return with_rules({"unpatch", "", layout, 1, flow::col2im}, linearity::in_all);
-    case op::rank_sum: return {"sum_over_ranks", "", collective, 1, flow::all};
-    case op::rank_max: return {"largest_over_ranks", "", collective, 1, flow::all};
-    case op::host: return {"host", "", opaque, 1, flow::all};
+      return with_rules({"cached_attention", "", attention, 3, axis_flow::all}, linearity::no, axis_split::parts);
+    case op::route: return {"route", "", lookup, 1, axis_flow::routed};
+    case op::dispatch: return {"dispatch", "", lookup, 2, axis_flow::routed};
+    case op::combine: return {"combine", "", lookup, 2, axis_flow::routed_sum};
+    case op::grouped_matmul: return reading_memory({"grouped_matmul", "", product, 3, axis_flow::routed});
+    case op::grouped_wgrad: return reading_memory({"grouped_wgrad", "", product, 3, axis_flow::routed_sum});
+    case op::patches: return with_rules({"patches", "", layout, 1, axis_flow::im2col}, linearity::in_all);
+    case op::unpatch: return with_rules({"unpatch", "", layout, 1, axis_flow::col2im}, linearity::in_all);
+    case op::rank_sum: return {"sum_over_ranks", "", collective, 1, axis_flow::all};
+    case op::rank_max: return {"largest_over_ranks", "", collective, 1, axis_flow::all};
+    case op::host: return {"host", "", opaque, 1, axis_flow::all};
   }
-  return {"?", "", opaque, 0, flow::all};
+  return {"?", "", opaque, 0, axis_flow::all};
 }
 struct op_rows {
-  op_row of[static_cast<int>(op::host) + 1]{};
+  op_traits of[static_cast<int>(op::host) + 1]{};
   constexpr op_rows() {
-    for (int i = 0; i <= static_cast<int>(op::host); ++i) of[i] = row_of(static_cast<op>(i));
+    for (int i = 0; i <= static_cast<int>(op::host); ++i) of[i] = list_traits(static_cast<op>(i));
   }
 };
 inline constexpr op_rows table{};  // a table look-up costs constant evaluation fewer steps than the switch
 }  // namespace detail
 
-constexpr const op_row& row(op o) { return detail::table.of[static_cast<int>(o)]; }
-constexpr bool is_leaf(op o) { return row(o).kind == op_class::leaf; }
-constexpr bool is_pointwise(op o) { return row(o).kind == op_class::pointwise; }
-constexpr bool is_named(op o) { return row(o).from != source::generated; }
-constexpr bool is_routed(op o) { return row(o).axes == flow::routed || row(o).axes == flow::routed_sum; }
-constexpr bool accumulates_result(op o) { return row(o).axes >= flow::reduce; }
+constexpr const op_traits& traits_of(op o) { return detail::table.of[static_cast<int>(o)]; }
+constexpr bool is_leaf(op o) { return traits_of(o).kind == op_class::leaf; }
+constexpr bool is_pointwise(op o) { return traits_of(o).kind == op_class::pointwise; }
+constexpr bool is_named(op o) { return traits_of(o).from != source::generated; }
+constexpr bool is_routed(op o) {
+  return traits_of(o).axes == axis_flow::routed || traits_of(o).axes == axis_flow::routed_sum;
+}
+constexpr bool accumulates_result(op o) { return traits_of(o).axes >= axis_flow::reduce; }
 
 }  // namespace graft

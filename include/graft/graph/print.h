@@ -53,7 +53,7 @@ struct print_style {
 constexpr bool needs_parentheses(op child, op parent, bool right) {
   auto sum = [](op o) { return o == op::add || o == op::sub; };
   auto factor = [](op o) { return o == op::mul || o == op::div; };
-  if (row(child).infix[0] == '\0' || row(parent).kind == op_class::leaf) return false;
+  if (traits_of(child).infix[0] == '\0' || traits_of(parent).kind == op_class::leaf) return false;
   if (sum(parent)) return sum(child) && right && parent == op::sub;
   if (factor(parent)) return !factor(child) || (right && (parent == op::div || child == op::div));
   if (parent == op::matmul) return child != op::matmul || right;
@@ -90,7 +90,7 @@ constexpr bool needs_parentheses(op child, op parent, bool right) {
     return;
   }
   --style.depth;
-  const op_row r = row(v.what);
+  const op_traits r = traits_of(v.what);
   auto inner = [&](id o, op around, bool on_right) { print(t, g, o, style, around, on_right, false); };
   if (v.what == op::reshape) return inner(v.a, parent, right);
   if (v.what == op::transpose) {
@@ -114,7 +114,7 @@ constexpr bool needs_parentheses(op child, op parent, bool right) {
     inner(v.operand(k), op::zero, false);
   }
   if (v.what == op::neumann || v.what == op::topk_softmax) t << ", ", print(t, g.sizes, v.k[0]);
-  if (row(v.what).axes == flow::along) t << ", axis " << v.k[0].v;
+  if (traits_of(v.what).axes == axis_flow::along) t << ", axis " << v.k[0].v;
   if (v.what == op::slice) t << " from ", print(t, g.sizes, v.k[1]), t << " size ", print(t, g.sizes, v.d[v.k[0].v]);
   if (v.what == op::permute)
     for (const dim axis : v.k) t << ", " << axis.v;

@@ -8,7 +8,7 @@
 // tokens: then each chunk has a table of its own, whose tokens and rows count from the chunk's first one.
 #pragma once
 #include <graft/graph/axes.h>
-#include <graft/graph/rules_algebra.h>
+#include <graft/graph/rules.h>
 
 namespace graft {
 

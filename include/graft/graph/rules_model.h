@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Shape rules of the ops that models add: RoPE, attention, dropout, and the cross entropy over a vocabulary.
 #pragma once
-#include <graft/graph/rules_algebra.h>
+#include <graft/graph/rules.h>
 
 namespace graft {
 

@@ -55,16 +55,18 @@ struct size_table {
     if (a == unknown || b == unknown) return unknown;
     switch (t.what) {
       case size_entry::kind::name: break;
-      case size_entry::kind::sum: return plus(a, b);
+      case size_entry::kind::sum: return saturating_add(a, b);
       case size_entry::kind::difference: return a < b ? unknown : a - b;
-      case size_entry::kind::product: return times(a, b);
+      case size_entry::kind::product: return saturating_multiply(a, b);
       case size_entry::kind::quotient: return b == 0 ? unknown : a / b;
-      case size_entry::kind::triangle: return a < 2 ? 0 : a % 2 == 0 ? times(a / 2, a - 1) : times(a, a / 2);
+      case size_entry::kind::triangle:
+        return a < 2 ? 0 : a % 2 == 0 ? saturating_multiply(a / 2, a - 1) : saturating_multiply(a, a / 2);
       // b butterfly factors with blocks of a mix a 2^(b-1) columns. Blocks are split in halves and must be even.
-      case size_entry::kind::butterfly: return b <= 1 ? a : a % 2 != 0 || b > 32 ? 0 : times(a, 1LL << (b - 1));
+      case size_entry::kind::butterfly:
+        return b <= 1 ? a : a % 2 != 0 || b > 32 ? 0 : saturating_multiply(a, 1LL << (b - 1));
       case size_entry::kind::window: {
         const long long stride = value(t.c, named, nominal), pad = value(t.d, named, nominal);
-        const long long padded = pad == unknown ? unknown : plus(a, times(2, pad));
+        const long long padded = pad == unknown ? unknown : saturating_add(a, saturating_multiply(2, pad));
         return stride <= 0 || pad == unknown || padded < b ? unknown : (padded - b) / stride + 1;
       }
     }
@@ -84,11 +86,11 @@ struct size_table {
     if (t.what == sum && (a == unknown) != (b == unknown))
       return a == unknown ? n > b && solve(t.a, n - b, s) : n > a && solve(t.b, n - a, s);
     if (t.what == difference && (a == unknown) != (b == unknown))
-      return a == unknown ? solve(t.a, plus(n, b), s) : a > n && solve(t.b, a - n, s);
+      return a == unknown ? solve(t.a, saturating_add(n, b), s) : a > n && solve(t.b, a - n, s);
     if (t.what == product && a > 0 && b == unknown) return n % a == 0 && solve(t.b, n / a, s);
     if (t.what == product && b > 0 && a == unknown) return n % b == 0 && solve(t.a, n / b, s);
     if (t.what == quotient && a > 0 && b == unknown) return n > 0 && a % n == 0 && solve(t.b, a / n, s);
-    if (t.what == quotient && b > 0 && a == unknown) return solve(t.a, times(n, b), s);
+    if (t.what == quotient && b > 0 && a == unknown) return solve(t.a, saturating_multiply(n, b), s);
     if (t.what == triangle && a == unknown) {
       for (long long k = 1; k * (k - 1) / 2 <= n; ++k)
         if (k * (k - 1) / 2 == n && n > 0) return solve(t.a, k, s);

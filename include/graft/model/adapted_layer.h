@@ -28,7 +28,7 @@ template <class Engine> class adapted_layer {
       : kind_(kind),
         has_bias_(has_bias),
         module_(std::move(options.module)),
-        executor_(capture_graphs({kind, formula_of<none>(), has_bias}), mode::fused, std::move(q)) {
+        executor_(capture_graphs({kind, formula_of<none>(), has_bias}), execution_mode::fused, std::move(q)) {
     registry_.capacity = options.adapters, registry_.rule = options.several;
   }
   adapted_layer(adapted_layer&&) noexcept = default;

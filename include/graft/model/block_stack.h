@@ -139,7 +139,7 @@ template <class Engine> class block_stack {
     const builder g = capture_forward(f, block_options_of(spec, pass_kind::forward));
     std::map<std::string, source> cut;
     for (id i = 0; i < g.n.size(); ++i) {
-      if (!is_named(g.n[i].what) || row(g.n[i].what).known_at == stage::call) continue;
+      if (!is_named(g.n[i].what) || traits_of(g.n[i].what).known_at == stage::call) continue;
       const std::string name = graph(g).name(i).c_str();
       const source from = source_of(s, b, name, layer);
       if (from.host.data == nullptr) continue;

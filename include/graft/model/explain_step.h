@@ -22,7 +22,7 @@ struct step_shape {
 };
 
 namespace detail {
-using launch_times = std::map<std::pair<const plan*, int>, std::vector<double>>;
+using launch_times = std::map<std::pair<const launch_plan*, int>, std::vector<double>>;
 
 template <class Engine> result<launch_times> time_steps(causal_lm<Engine>& model, const step_shape& at) {
   constexpr int steps = step_shape::timed_steps;
@@ -77,7 +77,7 @@ template <class Engine, class Sink> status explain_step(causal_lm<Engine>& model
   for (int k = 0; k < model.programs().count(); ++k) {
     const program<Engine>& p = model.programs()[k];
     const graph& g = p.value();
-    const plan& launches = p.launches();
+    const launch_plan& launches = p.launches();
     const size_values& sizes = p.this_call().sizes;
     const quant_format stored = detail::weight_format_of(model.weights(), g);
     bool first_norm_fused = false;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Facts of a transformer block type: kernels, graph breaks, flops, bytes, and bytes saved for backward.
-//     struct tuned : adapted<llama, on<"*_proj", lora<16>>> {};
+//     struct tuned : adapted<llama, target_modules<"*_proj", lora<16>>> {};
 //     static_assert(compile<tuned, fullgraph, training>::kernels == 3);
 // The facts are those of a block on its own; in a model its first norm may be fused into the previous block
 // (plan/launch/gemm.h). A block type may state sizes of the model, its element type and facts of its
@@ -42,7 +42,7 @@ constexpr builder block_backward(const block_value& v) { return capture_backward
 
 template <builder (*Function)(const block_value&), class Block> struct captured_block {
   static constexpr graph_counts n = counts_of(Function(Block::value));
-  static constexpr auto stored = store<n.nodes, n.sizes, n.paths, n.needs, n.outs>(Function(Block::value));
+  static constexpr auto stored = store_graph<n.nodes, n.sizes, n.paths, n.needs, n.outs>(Function(Block::value));
 };
 
 template <class Block> struct block_element { using type = float; };
@@ -104,7 +104,7 @@ template <block_type Block, const target& To> struct plan_of<Block, To> {
     const graph g = pair.forward;
     const size_values s = block_sizes_at<Block>(g, tokens);
     long long elements = 0;
-    for (int k = d::forward.outs; k < g.outs; ++k) elements += count(g, g.out[k].at, s);
+    for (int k = d::forward.outs; k < g.outs; ++k) elements += element_count(g, g.out[k].at, s);
     return elements * bits_of(computed) / 8;
   }
 

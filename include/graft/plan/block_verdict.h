@@ -80,11 +80,11 @@ template <class Block> constexpr auto block_size_verdict() {
 }
 template <class Block> constexpr auto block_fault_verdict() {
   using m = block_fault<Block>;
-  if constexpr (m::bad.what == fault::too_many_sizes)
+  if constexpr (m::bad.what == formula_error::too_many_sizes)
     return type_is<diagnostic::formula_has_too_many_sizes<nothing, Block, max_names>>{};
-  else if constexpr (m::bad.what == fault::name_is_taken)
+  else if constexpr (m::bad.what == formula_error::name_is_taken)
     return type_is<diagnostic::name_is_taken<nothing, Block, typename m::words, m::bad.line>>{};
-  else if constexpr (m::bad.what == fault::not_on_experts)
+  else if constexpr (m::bad.what == formula_error::not_on_experts)
     return type_is<diagnostic::not_on_experts<nothing, Block, typename m::words, m::bad.line>>{};
   else
     return type_is<diagnostic::size_is_not_positive<nothing, Block, typename m::words, m::bad.line, m::bad.number>>{};
@@ -95,7 +95,7 @@ template <class Block, class... Options> constexpr auto block_verdict() {
                  requires_training = has_option<training, Options...>, one = has_option<one_kernel, Options...>;
   if constexpr (!captures<Block>) {
     return type_is<diagnostic::not_a_block<nothing, Block>>{};
-  } else if constexpr (block_checks<Block>::g.bad.what != fault::none) {
+  } else if constexpr (block_checks<Block>::g.bad.what != formula_error::none) {
     return block_fault_verdict<Block>();
   } else if constexpr (!derives<Block>) {
     return type_is<diagnostic::formula_is_too_large<nothing, Block>>{};
@@ -109,7 +109,8 @@ template <class Block, class... Options> constexpr auto block_verdict() {
     using m = block_without_kernel<Block, chosen<Options...>::to>;
     return type_is<diagnostic::no_kernel_on_this_target<Block, Block, typename m::words,
                                                         m::g[m::facts.first_break].line, m::facts.breaks>>{};
-  } else if constexpr (requires_training && derived_block<Block>::backward.bad.what == fault::not_differentiable) {
+  } else if constexpr (requires_training &&
+                       derived_block<Block>::backward.bad.what == formula_error::not_differentiable) {
     using m = block_no_gradient<Block>;
     return type_is<diagnostic::not_differentiable<Block, Block, typename m::words, m::at.line>>{};
   } else if constexpr (one && plan_of<Block, chosen<Options...>::to>::kernels != 1) {

@@ -26,11 +26,11 @@ namespace detail {
 
 struct buffer_planner {
   const graph& g;
-  const plan& p;
+  const launch_plan& p;
   sequence<int> readers;
   buffers b;
 
-  [[gnu::cold]] constexpr buffer_planner(const graph& of, const plan& by)
+  [[gnu::cold]] constexpr buffer_planner(const graph& of, const launch_plan& by)
       : g(of),
         p(by),
         readers(count_readers(of, by.live)),
@@ -142,7 +142,7 @@ struct buffer_planner {
 
 }  // namespace detail
 
-[[gnu::cold]] constexpr buffers assign_buffers(const graph& g, const plan& p) {
+[[gnu::cold]] constexpr buffers assign_buffers(const graph& g, const launch_plan& p) {
   detail::buffer_planner m(g, p);
   m.find_stored();
   m.find_accumulated();

@@ -16,6 +16,8 @@ namespace graft {
 struct fullgraph {};   // requires that there is no graph break
 struct training {};    // requires a gradient for every parameter
 struct one_kernel {};  // requires one kernel per forward call on the target
+// Makes the plan for a target other than the CPU:  compile<q_proj, fullgraph, for_target<sm_90>>
+template <const target& Target> struct for_target {};
 
 namespace detail {
 
@@ -30,19 +32,11 @@ template <bool> struct constant {};
 // Replaces a layer whose adapter has no usable formula, so that no further errors follow the one message.
 template <class Layer> struct without_adapter : Layer { using adapter = none; };
 
-// The target that the options name, or the CPU. A flag says which option names one: under -fsanitize=undefined g++ does
-// not know while compiling that the address of a target is not null.
-template <class Option> constexpr bool names_target() {
-  if constexpr (requires { Option::at.is_target; })
-    return Option::at.is_target;
-  else
-    return false;
-}
+// The target that the options name, or the CPU.
 template <class... Options> struct chosen { static constexpr const target& to = cpu_target; };
 template <class Option, class... Options> struct chosen<Option, Options...> : chosen<Options...> {};
-template <class Option, class... Options>
-requires(names_target<Option>()) struct chosen<Option, Options...> {
-  static constexpr const target& to = *Option::at.to;
+template <const target& Target, class... Options> struct chosen<for_target<Target>, Options...> {
+  static constexpr const target& to = Target;
 };
 
 // Captures only the formula, with outputs for the adapted and the base weight and bias, whose shapes are compared.
@@ -191,9 +185,9 @@ template <class Layer> constexpr auto size_verdict() {
 template <class Layer> constexpr auto fault_verdict() {
   using A = typename Layer::adapter;
   constexpr failure bad = captured_formula<Layer>::g.bad;
-  if constexpr (bad.what == fault::too_many_sizes)
+  if constexpr (bad.what == formula_error::too_many_sizes)
     return type_is<diagnostic::formula_has_too_many_sizes<Layer, A, max_names>>{};
-  else if constexpr (bad.what == fault::name_is_taken)
+  else if constexpr (bad.what == formula_error::name_is_taken)
     return type_is<diagnostic::name_is_taken<Layer, A, typename faulty_name<Layer>::words, bad.line>>{};
   else
     return type_is<
@@ -220,7 +214,7 @@ template <class Layer, class... Options> constexpr auto verdict() {
     return type_is<diagnostic::not_an_adapter<Layer, A>>{};
   } else if constexpr (!requires { storage<element>::type; }) {
     return type_is<diagnostic::not_an_element_type<Layer, element>>{};
-  } else if constexpr (captured_formula<Layer>::g.bad.what != fault::none) {
+  } else if constexpr (captured_formula<Layer>::g.bad.what != formula_error::none) {
     return fault_verdict<Layer>();
   } else if constexpr (!graphs_evaluate<Layer>) {
     return type_is<diagnostic::formula_is_too_large<Layer, A>>{};
@@ -237,7 +231,7 @@ template <class Layer, class... Options> constexpr auto verdict() {
     return type_is<diagnostic::formula_changes_the_shape<Layer, A, typename m::words, m::line, m::now, m::expected>>{};
   } else if constexpr (requires_fullgraph && plans<derived_of<Layer>, cpu_target>::forward.breaks > 0) {
     return break_verdict<Layer>();
-  } else if constexpr (requires_training && derived_of<Layer>::backward.bad.what == fault::not_differentiable) {
+  } else if constexpr (requires_training && derived_of<Layer>::backward.bad.what == formula_error::not_differentiable) {
     using m = no_gradient<Layer>;
     return type_is<diagnostic::not_differentiable<Layer, A, typename m::words, m::at.line>>{};
   } else if constexpr (one && plan_of<Layer, chosen<Options...>::to>::kernels != 1) {

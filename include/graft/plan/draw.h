@@ -20,7 +20,7 @@ template <class Sink> constexpr void draw_node(const graph& g, id i, drawing for
   if (v.what == op::constant)
     print(t, g, i);
   else
-    leaf ? t << g.name(i) : t << row(v.what).name;
+    leaf ? t << g.name(i) : t << traits_of(v.what).name;
   t << ' ', print_shape(t, g, i);
   if (format == drawing::graphviz)
     t << "\"];";
@@ -29,7 +29,7 @@ template <class Sink> constexpr void draw_node(const graph& g, id i, drawing for
   line(t);
 }
 
-template <class Sink> constexpr void draw(const graph& g, const plan& p, drawing format, Sink&& line) {
+template <class Sink> constexpr void draw(const graph& g, const launch_plan& p, drawing format, Sink&& line) {
   const bool graphviz = format == drawing::graphviz;
   auto visible = [&](id i) { return i >= 0 && p.live[i] && g[i].what != op::reshape; };  // a reshape is not drawn
   line(text(graphviz ? "digraph plan {\n  rankdir=TB; node [shape=box, fontname=Helvetica];" : "flowchart TB"));

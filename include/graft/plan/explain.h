@@ -10,29 +10,30 @@ namespace graft {
 
 // Prints a launch by the slots of its kernel: "GEMM, low-rank branch, epilogue add, 2 fused wgrads". The matmuls that a
 // slot always consists of are not listed, and the operations of a standalone launch follow its kind.
-constexpr void describe_launch(text& t, const graph& g, const plan& p, const launch& l) {
+constexpr void describe_launch(text& t, const graph& g, const launch_plan& p, const launch& l) {
   t << p.name_of(g, l);
-  for (const slot s : {slot::prologue, slot::mainloop, slot::branch, slot::epilogue, slot::reduce, slot::standalone}) {
+  for (const launch_slot s : {launch_slot::prologue, launch_slot::mainloop, launch_slot::branch, launch_slot::epilogue,
+                              launch_slot::reduce, launch_slot::standalone}) {
     sequence<id> ops;
     for (int n = 0; n < l.count; ++n)
       if (const id i = p.nodes[l.first + n]; p.slot_of[i] == s && g[i].what != op::reshape) ops.push(i);
-    const bool said = s == slot::mainloop && ops.size() == 1 &&
-                      (row(g[ops[0]].what).kind != op_class::product || g[ops[0]].what == op::matmul);
+    const bool said = s == launch_slot::mainloop && ops.size() == 1 &&
+                      (traits_of(g[ops[0]].what).kind != op_class::product || g[ops[0]].what == op::matmul);
     if (ops.empty() || said) continue;
-    const bool multiplies = s == slot::branch || s == slot::reduce;
+    const bool multiplies = s == launch_slot::branch || s == launch_slot::reduce;
     int products = 0, listed = 0;
     for (const id i : ops) products += multiplies && g[i].what == op::matmul ? 1 : 0;
     t << ", ";
-    if (s == slot::branch && products > 0)
+    if (s == launch_slot::branch && products > 0)
       t << name_of(s), ++listed;
-    else if (s == slot::branch)
+    else if (s == launch_slot::branch)
       t << "branch ";
     else if (products > 0)
       products == 1 ? t << "fused wgrad" : t << products << " fused wgrads", ++listed;
-    else if (s != slot::standalone)
+    else if (s != launch_slot::standalone)
       t << name_of(s) << ' ';
     for (const id i : ops)
-      if (!multiplies || g[i].what != op::matmul) t << (listed++ > 0 ? "+" : "") << row(g[i].what).name;
+      if (!multiplies || g[i].what != op::matmul) t << (listed++ > 0 ? "+" : "") << traits_of(g[i].what).name;
   }
 }
 
@@ -48,7 +49,7 @@ constexpr void print_si(text& t, long long n) {  // prints 33554432 as 33.6 M
 }
 
 // The values that are printed with a name: those with several readers, precomputed ones, and inputs of other launches.
-constexpr node_set printed_by_name(const graph& g, const plan& p) {
+constexpr node_set printed_by_name(const graph& g, const launch_plan& p) {
   node_set named(g.size);
   sequence<int> readers(g.size, 0);
   for (id r = 0; r < g.size; ++r)
@@ -96,7 +97,7 @@ template <class Sink> constexpr void explain_outputs(const graph& g, const char*
 
 // `more(text, k)` appends to the line of launch k.
 template <class Sink, class More>
-constexpr void explain_graph(const graph& g, const plan& p, const char* title, int kernels, const cost* price,
+constexpr void explain_graph(const graph& g, const launch_plan& p, const char* title, int kernels, const cost* price,
                              Sink&& line, More&& more) {
   const node_set named = printed_by_name(g, p);
   const print_style style{named.in.data(), 12};
@@ -149,7 +150,7 @@ constexpr void explain_graph(const graph& g, const plan& p, const char* title, i
 }
 
 template <class Sink>
-constexpr void explain_graph(const graph& g, const plan& p, const char* title, int kernels, const cost* price,
+constexpr void explain_graph(const graph& g, const launch_plan& p, const char* title, int kernels, const cost* price,
                              Sink&& line) {
   explain_graph(g, p, title, kernels, price, line, [](text&, int) {});
 }
@@ -167,7 +168,8 @@ template <class Layer, const target& To> struct explained {
     const size_values s = with_nominals(g, static_sizes<Layer>(g));
     for (id i = 0; i < g.size; ++i) {
       if (g[i].what != op::base || !same_text(g[i].name, "weight")) continue;
-      const long long n = count(g, i, s), cols = g.sizes.value(g[i].d[3], s), bytes = bytes_of(format, n / cols, cols);
+      const long long n = element_count(g, i, s), cols = g.sizes.value(g[i].d[3], s),
+                      bytes = bytes_of(format, n / cols, cols);
       const long long hundredths = (bytes * 800 + n / 2) / n;
       t << ", " << hundredths / 100 << '.' << hundredths / 10 % 10 << hundredths % 10
         << " bits per weight with scales: ";
@@ -199,7 +201,7 @@ template <class Layer, const target& To> struct explained {
     const bool priced = tokens != dyn && static_sizes_known<Layer>();
     constexpr bool folded = facts::folded;
     auto pass = [&](const graph& g, const char* title, const cost& price) {
-      const plan p = fuse(g, To);
+      const launch_plan p = fuse(g, To);
       size_values s = with_nominals(g, static_sizes<Layer>(g));
       if (tokens != dyn) g.sizes.set_tokens(s, tokens);
       using numbers = element_traits<typename Layer::element>;
@@ -213,7 +215,7 @@ template <class Layer, const target& To> struct explained {
     };
     pass(folded ? d::folded : d::forward, folded ? "forward (folded)" : "forward",
          priced ? forward_cost<Layer, To>(tokens) : cost{});
-    if (d::backward.bad.what == fault::none)
+    if (d::backward.bad.what == formula_error::none)
       pass(d::backward, "backward", priced ? backward_cost<Layer>(tokens) : cost{});
     if (d::unmerging.weight)
       explain_outputs(d::unmerge_weight, "unmerge ", line);

@@ -19,7 +19,7 @@ template <block_type Block, const target& To> struct explained<Block, To> {
     }
     line(head);
     auto pass = [&](const graph& g, const char* title, const cost& price) {
-      const plan p = fuse(g, To);
+      const launch_plan p = fuse(g, To);
       size_values s = with_nominals(g, block_sizes<Block>(g));
       if (priced) g.sizes.set_tokens(s, tokens);
       explain_graph(g, p, title, kernel_count(g, p, s, stored), priced ? &price : nullptr, line);

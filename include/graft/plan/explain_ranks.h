@@ -40,12 +40,12 @@ constexpr collective_bytes explain_ranks(const graph& g, const size_values& s, i
   if (!first) line(parts);
   collective_bytes all;
   for (id i = 0; i < g.size; ++i) {
-    if (row(g[i].what).kind != op_class::collective) continue;
-    const long long n = times(count(g, i, s), bits) / 8;
+    if (traits_of(g[i].what).kind != op_class::collective) continue;
+    const long long n = saturating_multiply(element_count(g, i, s), bits) / 8;
     const bool per_call = when.of[i] == stage::call;
     (per_call ? all.per_call : all.per_change) += n, ++all.sums;
     text t;
-    t << "    " << row(g[i].what).name;
+    t << "    " << traits_of(g[i].what).name;
     print_shape(t, g, i);
     t << ", ", print_si(t, n), t << "B " << (per_call ? "per call" : "once per change of the parameters");
     line(t);
@@ -77,7 +77,7 @@ constexpr void explain_ranks(const char* size, int ranks, long long tokens, Sink
     explain_ranks(g, mine, bits_of(storage<typename Layer::element>::type), line);
   };
   pass(d::forward, "  forward");
-  if (d::backward.bad.what == fault::none) pass(d::backward, "  backward");
+  if (d::backward.bad.what == formula_error::none) pass(d::backward, "  backward");
 }
 
 }  // namespace graft

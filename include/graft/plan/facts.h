@@ -30,7 +30,7 @@ struct plan_facts {
   unsigned long long key = 0;
 };
 constexpr plan_facts facts_of(const graph& g, const target& to) {
-  const plan p = fuse(g, to);
+  const launch_plan p = fuse(g, to);
   return {p.launches.size(), p.breaks, p.first_break, fingerprint_of(g, p).key};
 }
 // Layers of one kind with one adapter share these.
@@ -54,7 +54,7 @@ template <class Layer, const target& To> struct plan_of {
                                                 detail::element_traits<typename Layer::element>::stored);
   // Whether a forward call multiplies with a copy of the weight into which the adapter is folded, recomputed after each
   // change of the parameters, instead of running a low-rank branch. Training never folds this way.
-  //     static_assert(!compile<q_proj, on<sm_90>>::folded);
+  //     static_assert(!compile<q_proj, for_target<sm_90>>::folded);
   static constexpr bool folded = prefers_folding && !is_quantized;
   // Bytes of that copy: 0 where there is none, `unknown` where the layer type leaves a size of the weight open. A CPU
   // stores it in its compute type, a GPU in the storage type of the weight.
@@ -68,7 +68,7 @@ template <class Layer, const target& To> struct plan_of {
       if (g[i].what == op::base && same_text(g[i].name, "weight")) {
         for (const dim size : g[i].d)
           if (g.sizes.value(size, s) == unknown) return static_cast<long long>(unknown);
-        return count(g, i, s) * bits_of(stored) / 8;
+        return element_count(g, i, s) * bits_of(stored) / 8;
       }
     return static_cast<long long>(unknown);
   }();
@@ -95,7 +95,7 @@ template <class Layer, const target& To> struct plan_of {
       folded ? detail::plans<d, To>::folded.key : detail::plans<d, To>::forward.key;
   // Merging evaluates W'. Unmerging needs W' alone where W occurs once in the formula; where it also occurs in a small
   // factor (DoRA's norm), the merge saves `saved_for_unmerge` tensors for the unmerge.
-  static constexpr bool mergeable = d::merge.bad.what == fault::none;
+  static constexpr bool mergeable = d::merge.bad.what == formula_error::none;
   static constexpr bool unmergeable = d::unmerging.weight && d::unmerging.saved == 0;
   static constexpr int saved_for_unmerge = d::unmerging.saved;
 

@@ -25,7 +25,7 @@ struct plan_fingerprint {
 // Each node of the call stage adds one word for operation, flags and slot, one for its launch, and one per operand: its
 // position if it has the call stage too, 0xfffffffe if it is precomputed, 0xffffffff if it is absent. Integer arguments
 // that are no sizes follow.
-constexpr plan_fingerprint fingerprint_of(const graph& g, const plan& p) {
+constexpr plan_fingerprint fingerprint_of(const graph& g, const launch_plan& p) {
   plan_fingerprint out;
   sequence<unsigned> position(g.size, 0);
   unsigned next = 0;
@@ -42,7 +42,7 @@ constexpr plan_fingerprint fingerprint_of(const graph& g, const plan& p) {
     }
     for (const dim argument : v.k)  // axes and norm kinds are kernel properties, sizes are not
       if (argument.is_static()) out.add(static_cast<unsigned>(argument.v));
-    if (row(v.what).kind == op_class::attention && v.value != 0) out.add(0xfffffffdU);  // a soft cap of any size
+    if (traits_of(v.what).kind == op_class::attention && v.value != 0) out.add(0xfffffffdU);  // a soft cap of any size
   }
   return out;
 }

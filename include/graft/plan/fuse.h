@@ -12,7 +12,7 @@ namespace detail {
 
 struct planner {
   const graph& g;
-  plan& p;
+  launch_plan& p;
 
   constexpr bool member(id i) const { return p.live[i] && p.when.of[i] == stage::call && !is_leaf(g[i].what); }
   // Opens launch `index` of a kind, to which the next nodes are added.
@@ -24,7 +24,7 @@ struct planner {
     p.all<Kind>().push(one);
   }
   // `owns` is false for a node that this launch recomputes but another launch stores.
-  constexpr void add(id i, slot where, bool owns = true) {
+  constexpr void add(id i, launch_slot where, bool owns = true) {
     if (owns) p.launch_of[i] = p.launches.size() - 1;
     p.slot_of[i] = where;
     p.nodes.push(i);
@@ -36,7 +36,7 @@ struct planner {
   constexpr bool is_anchor(id i) const {
     const node& v = g[i];
     if (p.rows.dependence_of[i] != row_dependence::chunk) return false;
-    if (row(v.what).kind == op_class::rowwise || row(v.what).axes == flow::look_up) return true;
+    if (traits_of(v.what).kind == op_class::rowwise || traits_of(v.what).axes == axis_flow::look_up) return true;
     if (v.what != op::matmul || p.when.of[v.b] == stage::call) return false;
     const long long base = base_count(g, v.b);
     return base > 0 && 4 * nominal_count(g, v.b) > base;
@@ -48,10 +48,10 @@ struct planner {
       for (id i = 0; i < g.size; ++i)
         if (member(i) && p.rows.round[i] == round && p.rows.dependence_of[i] == row_dependence::whole &&
             g[i].what != op::reshape) {
-          const bool standalone = nodes_launch::stands_alone(row(g[i].what).kind);
+          const bool standalone = nodes_launch::stands_alone(traits_of(g[i].what).kind);
           if (!opened || standalone) open(nodes_launch{i, true});
           opened = !standalone;
-          add(i, slot::standalone);
+          add(i, launch_slot::standalone);
         }
       id anchor = none_id, first = none_id;
       for (id i = 0; i < g.size; ++i)
@@ -65,28 +65,29 @@ struct planner {
       open(rows_launch{at});
       for (id i = 0; i < g.size; ++i)
         if (member(i) && p.rows.round[i] == round && p.rows.dependence_of[i] != row_dependence::whole)
-          add(i, p.rows.dependence_of[i] == row_dependence::sum ? slot::reduce
-                 : i == anchor                                  ? slot::mainloop
-                                                                : slot::branch);
+          add(i, p.rows.dependence_of[i] == row_dependence::sum ? launch_slot::reduce
+                 : i == anchor                                  ? launch_slot::mainloop
+                                                                : launch_slot::branch);
       assign_slots(p.launches.size() - 1, anchor);
     }
   }
   // Nodes that depend on the anchor become epilogue, nodes that it depends on prologue; all others stay branches.
   [[gnu::cold]] constexpr void assign_slots(int launch, id anchor) {
     for (id i = 0; i < g.size; ++i) {
-      if (p.launch_of[i] != launch || p.slot_of[i] != slot::branch) continue;
+      if (p.launch_of[i] != launch || p.slot_of[i] != launch_slot::branch) continue;
       for (int k = 0; k < 3; ++k)
         if (const id o = g[i].operand(k); o >= 0 && p.launch_of[o] == launch)
-          if (p.slot_of[o] == slot::mainloop || p.slot_of[o] == slot::epilogue) p.slot_of[i] = slot::epilogue;
-      if (anchor < 0) p.slot_of[i] = slot::epilogue;
+          if (p.slot_of[o] == launch_slot::mainloop || p.slot_of[o] == launch_slot::epilogue)
+            p.slot_of[i] = launch_slot::epilogue;
+      if (anchor < 0) p.slot_of[i] = launch_slot::epilogue;
     }
     if (anchor < 0) return;
     node_set before(g.size);
     before.add(anchor);
     for (id i = anchor; i >= 0; --i)
       for (int k = 0; before[i] && k < 3; ++k)
-        if (const id o = g[i].operand(k); o >= 0 && p.launch_of[o] == launch && p.slot_of[o] != slot::reduce)
-          before.add(o), p.slot_of[o] = slot::prologue;
+        if (const id o = g[i].operand(k); o >= 0 && p.launch_of[o] == launch && p.slot_of[o] != launch_slot::reduce)
+          before.add(o), p.slot_of[o] = launch_slot::prologue;
   }
 
   // ---- one launch per node
@@ -99,20 +100,20 @@ struct planner {
   [[gnu::cold]] constexpr void launch_each_node() {
     mark_nodes_whole();
     for (id i = 0; i < g.size; ++i)
-      if (member(i) && g[i].what != op::reshape) open(nodes_launch{i}), add(i, slot::standalone);
+      if (member(i) && g[i].what != op::reshape) open(nodes_launch{i}), add(i, launch_slot::standalone);
   }
 };
 
 }  // namespace detail
 
-[[gnu::cold]] constexpr plan fuse(const graph& g, const target& to = cpu_target) {
-  plan p;
+[[gnu::cold]] constexpr launch_plan fuse(const graph& g, const target& to = cpu_target) {
+  launch_plan p;
   detail::planner m{g, p};
   p.to = to;
   p.when = schedule(g);
   p.live = reachable(g);
   p.launch_of = sequence<int>(g.size, -1);
-  p.slot_of = sequence<slot>(g.size, slot::none);
+  p.slot_of = sequence<launch_slot>(g.size, launch_slot::none);
   for (id i = 0; i < g.size; ++i)
     if (p.live[i] && to.is_graph_break(g[i].what)) {
       ++p.breaks;

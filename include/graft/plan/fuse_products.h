@@ -88,7 +88,7 @@ struct product_planner : planner {
     });
     if (claims[i].kind >= 0 || !computed(i)) return;
     open(nodes_launch{i});
-    add(i, slot::standalone);
+    add(i, launch_slot::standalone);
   }
   // The nodes of the match `own`, and those in `nodes`, count as computed. No template of a lambda: clang 14 does not
   // define one that a constant expression needs inside of another template.

@@ -30,13 +30,13 @@ constexpr size_values with_nominals(const graph& g, size_values s) {
 // What the facts of a launch follow from.
 struct launch_facts {
   const graph& g;
-  const plan& p;
+  const launch_plan& p;
   const size_values& s;
   dtype type;  // the element type of weights and activations
   const quant_format& stored;
 };
 // The call inputs that are copied with padding before launch `of`, the first one whose wgrads read them.
-[[gnu::cold]] constexpr sequence<id> padded_operands(const graph& g, const plan& p, const launch& of,
+[[gnu::cold]] constexpr sequence<id> padded_operands(const graph& g, const launch_plan& p, const launch& of,
                                                      const size_values& s, dtype type) {
   sequence<id> found;
   const auto& is_padded = p.to.can<wgrad_sum>().operand_is_padded;
@@ -56,14 +56,14 @@ struct launch_facts {
   }
   return found;
 }
-constexpr int kernel_count(const graph& g, const plan& p, const launch& l, const size_values& s, dtype type,
+constexpr int kernel_count(const graph& g, const launch_plan& p, const launch& l, const size_values& s, dtype type,
                            const quant_format& stored) {
   int n = 0;
   p.visit(l, [&](const auto& one) { n = one.kernels(launch_facts{g, p, s, type, stored}); });
-  for (const id i : padded_operands(g, p, l, s, type)) n += count(g, i, s) == 0 ? 0 : 1;
+  for (const id i : padded_operands(g, p, l, s, type)) n += element_count(g, i, s) == 0 ? 0 : 1;
   return n;
 }
-constexpr int kernel_count(const graph& g, const plan& p, const size_values& s, dtype type,
+constexpr int kernel_count(const graph& g, const launch_plan& p, const size_values& s, dtype type,
                            const quant_format& stored = {}) {
   int n = 0;
   for (const launch& l : p.launches) n += kernel_count(g, p, l, s, type, stored);
@@ -72,9 +72,9 @@ constexpr int kernel_count(const graph& g, const plan& p, const size_values& s, 
 
 // Whether inference folds the adapter into a copy of the weight, given the plans of both forms for a target whose
 // launches are GEMMs: because the low-rank branch does not fit into the one GEMM.
-[[gnu::cold]] constexpr bool folds(const graph& branch, const plan& branched, const plan& folded,
+[[gnu::cold]] constexpr bool folds(const graph& branch, const launch_plan& branched, const launch_plan& folded,
                                    const size_values& s) {
-  auto one_product = [](const plan& p) { return p.products.size() == 1 && p.launches.size() == 1; };
+  auto one_product = [](const launch_plan& p) { return p.products.size() == 1 && p.launches.size() == 1; };
   if (!one_product(folded)) return false;
   // A rotation of x (OFT, BOFT) is a pass over x in every call; folded, it is one pass over W per parameter change.
   for (const launch& l : branched.launches)
@@ -107,7 +107,7 @@ constexpr int kernel_count(const graph& g, const plan& p, const size_values& s, 
 }
 // The flops of a call in units of the flops of GEMMs over rows and wgrads. Other products of large matrices may be
 // slower on the target.
-[[gnu::cold]] constexpr long long weighted_flops(const graph& g, const plan& p, const size_values& s) {
+[[gnu::cold]] constexpr long long weighted_flops(const graph& g, const launch_plan& p, const size_values& s) {
   constexpr long long narrow = 64;
   const long long slower = p.to.can<nodes_launch>().flop_factor;
   long long flops = call_flops(g, s);
@@ -116,7 +116,7 @@ constexpr int kernel_count(const graph& g, const plan& p, const size_values& s, 
     const node& v = g[i];
     if (!l.is<nodes_launch>() || l.count != 1 || v.what != op::matmul) continue;
     if (g.sizes.value(v.d[2], s) <= narrow || g.sizes.value(v.d[3], s) <= narrow) continue;
-    flops = plus(flops, times(slower - 1, flops_of(g, i, s)));
+    flops = saturating_add(flops, saturating_multiply(slower - 1, flops_of(g, i, s)));
   }
   return flops;
 }
@@ -130,7 +130,7 @@ struct training_graphs {  // with saved tensors as outputs of forward and inputs
 [[gnu::cold]] constexpr bool trains_folded(const target& to, const training_graphs& usual,
                                            const training_graphs& in_weight, size_values s) {
   if (to.granularity != target::work::by_products) return false;
-  const plan branched = fuse(usual.forward, to), plain = fuse(in_weight.forward, to);
+  const launch_plan branched = fuse(usual.forward, to), plain = fuse(in_weight.forward, to);
   if (branched.products.size() != 1 || plain.products.size() != 1 || plain.launches.size() != 1) return false;
   const id weight = plain.products[0].weight;
   if (!updated_weight_at(in_weight.forward, weight).found) return false;
@@ -141,9 +141,9 @@ struct training_graphs {  // with saved tensors as outputs of forward and inputs
   if (!computed &&
       in_weight.forward.sizes.tokens(mine) < in_weight.forward.sizes.value(in_weight.forward[weight].d[3], mine))
     return false;
-  auto flops = [&](const training_graphs& t, const plan& forward) {
-    return plus(weighted_flops(t.forward, forward, sizes_for(t.forward, usual.forward, s)),
-                weighted_flops(t.backward, fuse(t.backward, to), sizes_for(t.backward, usual.forward, s)));
+  auto flops = [&](const training_graphs& t, const launch_plan& forward) {
+    return saturating_add(weighted_flops(t.forward, forward, sizes_for(t.forward, usual.forward, s)),
+                          weighted_flops(t.backward, fuse(t.backward, to), sizes_for(t.backward, usual.forward, s)));
   };
   return flops(in_weight, plain) < flops(usual, branched);
 }

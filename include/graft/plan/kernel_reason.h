@@ -9,8 +9,8 @@
 namespace graft {
 
 // The reason for one launch; empty where it takes one kernel or the target states none.
-[[gnu::cold]] constexpr text why_several_kernels(const graph& g, const plan& p, const launch& l, const size_values& s,
-                                                 dtype type, const quant_format& stored) {
+[[gnu::cold]] constexpr text why_several_kernels(const graph& g, const launch_plan& p, const launch& l,
+                                                 const size_values& s, dtype type, const quant_format& stored) {
   text why;
   p.visit(l, [&]<class Kind>(const Kind& one) {
     const launch_facts facts{g, p, s, type, stored};
@@ -20,7 +20,7 @@ namespace graft {
   return why;
 }
 // The reason for a plan: that of its only launch, or at most `most` launches with the value that each computes.
-[[gnu::cold]] constexpr text why_several_kernels(const graph& g, const plan& p, const size_values& s, dtype type,
+[[gnu::cold]] constexpr text why_several_kernels(const graph& g, const launch_plan& p, const size_values& s, dtype type,
                                                  const quant_format& stored, int most = 4) {
   text t;
   if (p.launches.size() == 1) t = why_several_kernels(g, p, p.launches[0], s, type, stored);

@@ -23,8 +23,8 @@ struct launch_estimate {
 };
 
 // `type` is the element type of weights and activations; `seen` is the number of cached keys that a row attends to.
-[[gnu::cold]] constexpr launch_estimate estimate_launch(const graph& g, const plan& p, int k, const size_values& s,
-                                                        dtype type, long long cached_keys,
+[[gnu::cold]] constexpr launch_estimate estimate_launch(const graph& g, const launch_plan& p, int k,
+                                                        const size_values& s, dtype type, long long cached_keys,
                                                         const quant_format& stored = {}) {
   const launch& l = p.launches[k];
   launch_estimate price;
@@ -33,20 +33,22 @@ struct launch_estimate {
   auto moves = [&](id i, long long elements) {
     const bool quantized = g[i].what == op::base && !stored.plain() && g.sizes.value(g[i].d[2], s) > 1;
     const long long cols = g.sizes.value(g[i].d[3], s);
-    const bool numbers = row(g[i].what).from == source::integers;
-    price.bytes = plus(price.bytes, quantized ? bytes_of(stored, elements / cols, cols)
-                                              : times(elements, bits_of(numbers ? dtype::i64 : type)) / 8);
+    const bool numbers = traits_of(g[i].what).from == source::integers;
+    price.bytes = saturating_add(price.bytes,
+                                 quantized ? bytes_of(stored, elements / cols, cols)
+                                           : saturating_multiply(elements, bits_of(numbers ? dtype::i64 : type)) / 8);
   };
   auto reads = [&](const node& reader, id raw, int operand_index) {
     const id i = raw < 0 ? raw : unshaped(g, raw);
     if (i < 0 || counted[i] || p.launch_of[i] == k || is_scalar(g[i])) return;
     counted.add(i);
     if (g[i].what == op::state)
-      moves(i, times(times(g.sizes.value(g[reader.a].d[2], s), cached_keys), g.sizes.value(g[i].d[3], s)));
-    else if (row(reader.what).axes == flow::look_up && operand_index == 0)
+      moves(i, saturating_multiply(saturating_multiply(g.sizes.value(g[reader.a].d[2], s), cached_keys),
+                                   g.sizes.value(g[i].d[3], s)));
+    else if (traits_of(reader.what).axes == axis_flow::look_up && operand_index == 0)
       moves(i, 0);  // the rows that a look-up reads are counted once, as its result
     else
-      moves(i, count(g, i, s));
+      moves(i, element_count(g, i, s));
   };
   auto read_elsewhere = [&](id i) {
     for (id r = 0; r < g.size; ++r)
@@ -59,12 +61,13 @@ struct launch_estimate {
   };
   for (int n = l.first; n < l.first + l.count; ++n) {
     const id i = p.nodes[n];
-    price.flops = plus(
+    price.flops = saturating_add(
         price.flops, g[i].what == op::cached_attention
-                         ? times(times(4 * g.sizes.value(g[g[i].a].d[2], s), cached_keys), g.sizes.value(g[i].d[3], s))
+                         ? saturating_multiply(saturating_multiply(4 * g.sizes.value(g[g[i].a].d[2], s), cached_keys),
+                                               g.sizes.value(g[i].d[3], s))
                          : flops_of(g, i, s));
     for (int o = 0; o < 3; ++o) reads(g[i], g[i].operand(o), o);
-    if (read_elsewhere(i)) moves(i, count(g, i, s));
+    if (read_elsewhere(i)) moves(i, element_count(g, i, s));
   }
   return price;
 }

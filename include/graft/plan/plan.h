@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// plan: the call-stage nodes of a graph as a list of launches for a target. Backends execute exactly this list;
+// launch_plan: the call-stage nodes of a graph as a list of launches for a target. Backends execute exactly this list;
 // explain(), drawings, facts, costs and errors read it too.
 #pragma once
 #include <graft/plan/row_flow.h>
@@ -10,12 +10,12 @@ namespace graft {
 // A launch is a kind (launch/kinds.h) and an index into the plan's list of that kind.
 struct launch {
   int kind = 0, index = 0;
-  int first = 0, count = 0;  // its nodes are [first, first + count) of plan::nodes
+  int first = 0, count = 0;  // its nodes are [first, first + count) of launch_plan::nodes
 
   template <class Kind> constexpr bool is() const { return kind == launch_kinds::index_of<Kind>; }
 };
 
-struct plan {
+struct launch_plan {
   target to{};
   stages when{};
   node_set live{};
@@ -26,7 +26,7 @@ struct plan {
   sequence<gemm_slots> products;  // of all gemm_launches
   int input_norm = -1;  // the norm of the graph's input, which the previous graph can fuse: index of a rowwise_launch
   sequence<int> launch_of;  // by node; -1: precomputed, or a leaf
-  sequence<slot> slot_of;
+  sequence<launch_slot> slot_of;
   int breaks = 0;  // nodes that no launch can hold
   id first_break = none_id;
 
@@ -62,11 +62,11 @@ struct plan {
   }
 };
 
-constexpr bool reads_by_chunk(const graph& g, const plan& p, id i, int k) {
+constexpr bool reads_by_chunk(const graph& g, const launch_plan& p, id i, int k) {
   return detail::read_by_chunk(g, p.rows, i, k);
 }
 // True for a value that is stored for all rows, because another launch reads it or a reader needs all rows.
-constexpr bool crosses_launches(const graph& g, const plan& p, id i) {
+constexpr bool crosses_launches(const graph& g, const launch_plan& p, id i) {
   for (id r = i + 1; r < g.size; ++r)
     for (int k = 0; p.live[r] && k < 3; ++k)
       if (g[r].operand(k) == i)

@@ -23,7 +23,7 @@ namespace graft {
   if (i < 0 || is_leaf(g[i].what)) return shaped(g, i);
   text t;
   print(t, g, i, {nullptr, 3});
-  for (int k = 0; k < row(g[i].what).arity; ++k) {
+  for (int k = 0; k < traits_of(g[i].what).arity; ++k) {
     t << (k == 0 ? " with " : " and ");
     print_shaped(t, g, g[i].operand(k), 1);
   }

@@ -9,8 +9,6 @@
 #include <graft/graph/graph.h>
 #include <graft/plan/launch/kinds.h>
 
-#include <cstddef>
-
 namespace graft {
 
 namespace detail {
@@ -47,22 +45,5 @@ struct target {
 inline constexpr target cpu_target{.name = "cpu"};
 // Eager mode, one launch per node: the oracle of tests, and the cost of a formula without fusion.
 inline constexpr target eager_target{.name = "eager", .granularity = target::work::by_nodes};
-
-// on<…> as an option names a target; as an adapter rule of a block it names the layers whose paths match a pattern.
-//     compile<q_proj, fullgraph, on<sm_90>>          adapted<llama, on<"*_proj", lora<16>>>
-template <std::size_t N> struct where {
-  char pattern[N]{};
-  const target* to = nullptr;
-  bool is_target = false;
-  constexpr where(const char (&text)[N]) {
-    for (std::size_t i = 0; i < N; ++i) pattern[i] = text[i];
-  }
-  constexpr where(const target& t) : to(&t), is_target(true) {}
-};
-where(const target&)->where<1>;
-template <where Where, class Adapter = void> struct on {
-  using adapter = Adapter;
-  static constexpr auto at = Where;
-};
 
 }  // namespace graft

@@ -12,18 +12,18 @@
 namespace graft {
 
 // The axes of a leaf that the shape of its tensor lists. A tensor of rank 1 is a column, or a row of ids.
-struct axes {
+struct axis_range {
   int first, last;
 };
-constexpr axes listed_axes(const node& v) {
-  if (v.rank == 1) return v.what == op::ids ? axes{3, 4} : axes{2, 3};
+constexpr axis_range listed_axes(const node& v) {
+  if (v.rank == 1) return v.what == op::ids ? axis_range{3, 4} : axis_range{2, 3};
   return {4 - v.rank, 4};
 }
 constexpr text expected_shape(const graph& g, id i, const size_values& s) {
   text t;
   print_shape(t, g, i);
   t << " = [";
-  const axes a = listed_axes(g[i]);
+  const axis_range a = listed_axes(g[i]);
   for (int k = a.first; k < a.last; ++k) {
     const long long n = g.sizes.value(g[i].d[k], s);
     t << (k > a.first ? ", " : "");
@@ -34,8 +34,8 @@ constexpr text expected_shape(const graph& g, id i, const size_values& s) {
 }
 
 // Solves the named sizes from one tensor's shape.
-inline status fit(const graph& g, id i, const view& v, size_values& s) {
-  const axes a = listed_axes(g[i]);
+inline status solve_sizes(const graph& g, id i, const view& v, size_values& s) {
+  const axis_range a = listed_axes(g[i]);
   bool fits = v.rank == a.last - a.first;
   size_values trial = s;
   for (int pass = 0; fits && pass < 2; ++pass)  // [b, n / b] needs b before n

@@ -21,7 +21,7 @@ inline result<bound_leaves> bind_named(const graph& g, const named_values& from,
         const auto found = from.scalars.find(g.name(i).c_str());
         if (found == from.scalars.end()) return fail("scalar '", g.name(i), "' is not set");
         to = view_of(&found->second, 1);
-      } else if (is_named(v.what) && row(v.what).known_at != stage::call) {
+      } else if (is_named(v.what) && traits_of(v.what).known_at != stage::call) {
         const auto found = from.tensors.find(g.name(i).c_str());
         if (found == from.tensors.end())
           return fail("tensor '", g.name(i), "' is not set, expected ", expected_shape(g, i, b.sizes));

@@ -136,7 +136,7 @@ template <class Engine> class block_programs {
     std::vector<long long> all;
     for (id i = 0; i < g.size; ++i)
       if (const auto t = from.tensors.find(g.name(i).c_str());
-          is_named(g[i].what) && row(g[i].what).known_at != stage::call && t != from.tensors.end())
+          is_named(g[i].what) && traits_of(g[i].what).known_at != stage::call && t != from.tensors.end())
         all.insert(all.end(), t->second.size, t->second.size + t->second.rank);
     return all;
   }
@@ -284,16 +284,17 @@ template <class Engine> class bound_block {
   // Reports errors of the formula, which no tensors can repair.
   static status check_graph(const graph& g) {
     switch (g.bad.what) {
-      case fault::none: return ok;
-      case fault::too_many_sizes:
+      case formula_error::none: return ok;
+      case formula_error::too_many_sizes:
         return fail("the block names more than ", max_names, " sizes; use fewer adapters on it at the same time");
-      case fault::name_is_taken: return fail("two tensors of the block are named '", g.bad.name, "' and differ");
-      case fault::size_is_negative: return fail("size '", g.bad.name, "' is ", g.bad.number);
-      case fault::not_on_experts:
+      case formula_error::name_is_taken:
+        return fail("two tensors of the block are named '", g.bad.name, "' and differ");
+      case formula_error::size_is_negative: return fail("size '", g.bad.name, "' is ", g.bad.number);
+      case formula_error::not_on_experts:
         return fail("method '", g.bad.name,
                     "' does not exist on the experts of a mixture: its formula is not one of an ",
                     "expert's matrix alone", g.bad.at >= 0 ? " " : "", located(g, g.bad.at));
-      case fault::not_differentiable:  // its node may be missing here, since no gradient goes through it
+      case formula_error::not_differentiable:  // its node may be missing here, since no gradient goes through it
         return fail("no gradient for what stands in line ", g.bad.line, " of the formula ", located(g, g.bad.at));
     }
     return ok;

@@ -25,12 +25,12 @@ inline status check_attention_ranges(const std::int64_t* attention_range, long l
 }
 
 // Checks the integers of a call for all nodes of a graph that read them.
-inline status check_ids(const graph& g, const call& c) {
+inline status check_ids(const graph& g, const program_call& c) {
   for (id i = 0; i < g.size; ++i) {
     const node& v = g[i];
-    const flow axis_flow = row(v.what).axes;
-    const bool is_attention = row(v.what).kind == op_class::attention;
-    if (axis_flow != flow::look_up && axis_flow != flow::add_rows && axis_flow != flow::labelled && !is_attention)
+    const axis_flow flow = traits_of(v.what).axes;
+    const bool is_attention = traits_of(v.what).kind == op_class::attention;
+    if (flow != axis_flow::look_up && flow != axis_flow::add_rows && flow != axis_flow::labelled && !is_attention)
       continue;
     const auto* const ids = static_cast<const std::int64_t*>(c.data[v.b].data);
     if (ids == nullptr || is_shard(v)) continue;  // not from this call; or an id whose row another rank may have
@@ -41,12 +41,12 @@ inline status check_ids(const graph& g, const call& c) {
       if (status s = check_attention_ranges(ids, n, slots, cached); !s) return s;
       continue;
     }
-    const node& table = axis_flow == flow::add_rows ? v : g[v.a];
-    const bool columns = axis_flow == flow::labelled || v.ta;
+    const node& table = flow == axis_flow::add_rows ? v : g[v.a];
+    const bool columns = flow == axis_flow::labelled || v.ta;
     const long long entries = g.sizes.value(table.d[columns ? 3 : 2], c.sizes);
     for (long long t = 0; t < n; ++t) {
       if (ids[t] >= 0 && ids[t] < entries) continue;
-      if (axis_flow != flow::labelled)
+      if (flow != axis_flow::labelled)
         return fail("id ", static_cast<long long>(ids[t]), " at position ", t, " is outside the table of ", entries,
                     " rows");
       if (ids[t] != ignored_label)

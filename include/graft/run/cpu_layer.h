@@ -54,7 +54,7 @@ class layer : public compile<Layer, Options...>, public executor<typename compil
 
  public:
   using real = typename compile<Layer, Options...>::real;
-  explicit layer(mode run_mode = mode::fused)
+  explicit layer(execution_mode run_mode = execution_mode::fused)
       : executor<real>(graphs_of<typename checked::kind, typename checked::adapter, checked::has_bias>(), run_mode,
                        {.has = detail::operations_with<real, typename checked::element, layer_ops::forward>()}) {
     set_static_sizes<checked>(*this);

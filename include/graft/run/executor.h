@@ -14,14 +14,47 @@
 #include <graft/core/result.h>
 #include <graft/core/view.h>
 #include <graft/plan/plan.h>
-#include <graft/run/call_guard.h>
 #include <graft/run/layer_graphs.h>
 #include <graft/run/named_tensors.h>
 
+#include <atomic>
 #include <memory>
 #include <vector>
 
 namespace graft {
+
+// call_guard: makes a concurrent call of one layer an error in every build, for the price of one atomic exchange per
+// call. A layer has one call and one workspace, so two threads need two layers, or a lock.
+class call_guard {
+ public:
+  class scoped_call {
+   public:
+    // A null guard is that of a layer that was moved from.
+    explicit scoped_call(call_guard* guard)
+        : guard_(guard), entered_(guard != nullptr && !guard->in_call_.exchange(true, std::memory_order_acquire)) {}
+    scoped_call(const scoped_call&) = delete;
+    scoped_call& operator=(const scoped_call&) = delete;
+    ~scoped_call() {
+      if (entered_) guard_->in_call_.store(false, std::memory_order_release);
+    }
+    explicit operator bool() const { return entered_; }
+    // Says why the call was not entered.
+    [[gnu::cold, gnu::noinline]] error refusal() const {
+      if (guard_ == nullptr) return moved_from_error();
+      return fail("this layer is in a call of another thread; one call at a time, or a layer for each thread");
+    }
+
+   private:
+    call_guard* guard_;
+    bool entered_;
+  };
+  [[gnu::cold, gnu::noinline]] static error moved_from_error() {
+    return fail("this layer was moved from; use the one that it was moved to, or assign another one to it");
+  }
+
+ private:
+  std::atomic<bool> in_call_{false};
+};
 
 struct bound_leaves;                              // run/layer_state.h
 template <class Engine> struct pass;              // run/program.h
@@ -31,7 +64,8 @@ template <class Engine> class executor {
  public:
   using queue = typename Engine::queue;
 
-  [[gnu::cold]] explicit executor(const layer_graphs& graphs, mode run_mode = mode::fused, queue q = {});
+  [[gnu::cold]] explicit executor(const layer_graphs& graphs, execution_mode run_mode = execution_mode::fused,
+                                  queue q = {});
   [[gnu::cold]] executor(executor&&) noexcept;
   [[gnu::cold]] executor& operator=(executor&&) noexcept;
   [[gnu::cold]] ~executor();
@@ -103,7 +137,7 @@ template <class Engine> class executor {
 
   // ---- facts
   // The plan that forward() runs, once the layer is bound.
-  const plan* forward_plan() const;
+  const launch_plan* forward_plan() const;
   bool runs_folded() const;
   // Unbinds everything, so that the next call chooses its kernels again.
   [[gnu::cold]] void kernels_changed();
@@ -116,7 +150,7 @@ template <class Engine> class executor {
   struct adapter_state;  // an adapter: its tensors and its passes
   struct base_state;     // passes of the bare base, values saved by a merge, the guard against concurrent calls
 
-  bool eager() const { return run_mode_ == mode::eager; }
+  bool eager() const { return run_mode_ == execution_mode::eager; }
   const target& plan_target() const { return eager() ? Engine::runs_eagerly_on(queue_) : Engine::runs_on(queue_); }
   adapter_state& first() const { return *adapters_[0]; }
   adapter_state& at(int adapter) const { return *adapters_[adapter]; }
@@ -161,7 +195,7 @@ template <class Engine> class executor {
   typename Engine::shared shared_{};
   capacity limits_{};
   std::vector<int> active_{0};
-  mode run_mode_;
+  execution_mode run_mode_;
   bool enabled_ = true, bound_ = false;
   bool reports_changes_ = false;     // the program calls parameters_changed() itself
   bool parameters_stale_ = false;    // a backward() in training has ended, and an optimizer may have written parameters

@@ -58,7 +58,7 @@ template <class Engine> struct executor<Engine>::adapter_state {
   training_variants<Engine>& variants() const { return static_cast<training_variants<Engine>&>(*training); }
   bool folded = false;  // the adapter is in a copy of the weight
   // The plan of forward for these tensors, from when it is chosen until a pass takes it.
-  std::unique_ptr<plan> planned;
+  std::unique_ptr<launch_plan> planned;
 };
 template <class Engine> struct executor<Engine>::base_state {
   [[gnu::cold, gnu::noinline]] ~base_state() = default;  // compiled once, as ~adapter_state() is
@@ -70,7 +70,7 @@ template <class Engine> struct executor<Engine>::base_state {
 };
 
 template <class Engine>
-executor<Engine>::executor(const layer_graphs& graphs, mode run_mode, queue q)
+executor<Engine>::executor(const layer_graphs& graphs, execution_mode run_mode, queue q)
     : base_(std::make_unique<base_state>()), queue_(std::move(q)), run_mode_(run_mode) {
   adapters_.extend() = std::make_unique<adapter_state>(graphs, ++versions_);
 }
@@ -343,7 +343,8 @@ template <class Engine> void executor<Engine>::train(bool on) {
 // Whether forward() saves for backward(): in training, with an adapter that has a gradient.
 template <class Engine> bool executor<Engine>::saves() const {
   const graph& backward = active_state().state.graphs().backward;
-  return forward_saved_ != nullptr && enabled_ && !eager() && backward.outs > 0 && backward.bad.what == fault::none;
+  return forward_saved_ != nullptr && enabled_ && !eager() && backward.outs > 0 &&
+         backward.bad.what == formula_error::none;
 }
 // Whether a layer with one adapter only trains so far: passes that save nothing are then bound, and allocated, when the
 // first call needs them.
@@ -368,7 +369,7 @@ template <class Engine> long long executor<Engine>::saved_bytes(long long tokens
   const result<bound_leaves> b = active_state().state.bind(t.forward_graph());
   return b ? t.saved_bytes(b->sizes, tokens) : 0;
 }
-inline bool adds(const gradient& d) { return d.add && d.into.data != nullptr && d.into.count() > 0; }
+inline bool accumulates(const gradient& d) { return d.add && d.into.data != nullptr && d.into.count() > 0; }
 
 template <class Engine>
 status executor<Engine>::backward(const view& x, const view& dy, const mutable_view& dx,
@@ -378,7 +379,7 @@ status executor<Engine>::backward(const view& x, const view& dy, const mutable_v
   adapter_state& current = active_state();
   const layer_graphs& graphs = current.state.graphs();
   const graph& made = enabled_ ? (eager() ? graphs.literal_backward : graphs.backward) : graphs.base_backward;
-  if (made.bad.what == fault::not_differentiable) return fail("no gradient for ", located(made, made.bad.at));
+  if (made.bad.what == formula_error::not_differentiable) return fail("no gradient for ", located(made, made.bad.at));
   if (!enabled_ && !gradients.empty())
     return fail("the adapter is disabled: its parameters have no gradient, only dx exists");
   output_set requested;
@@ -422,7 +423,7 @@ status executor<Engine>::backward(const view& x, const view& dy, const mutable_v
     const gradient& d = gradients[i];
     const int k = p.g().find_output(d.name.c_str());
     if (status s = p.in->request_output(k, d.into); !s) return s;
-    if (!adds(d)) continue;
+    if (!accumulates(d)) continue;
     if (status s = Engine::can_add(d.into); !s) return s;
     const result<mutable_view> accumulated = base_->accumulator.buffer_for(queue_, i, d.into);
     if (!accumulated) return accumulated.failure();
@@ -430,7 +431,7 @@ status executor<Engine>::backward(const view& x, const view& dy, const mutable_v
   }
   if (status s = p.run(queue_); !s) return s;
   for (std::size_t i = 0; i < gradients.size(); ++i)
-    if (adds(gradients[i]))
+    if (accumulates(gradients[i]))
       if (status s = base_->accumulator.add(queue_, i, gradients[i].into); !s) return s;
   parameters_stale_ = training != nullptr && !gradients.empty() && !reports_changes_;
   return ok;
@@ -459,7 +460,7 @@ template <class Engine> const pass<Engine>& executor<Engine>::forward_pass() con
   return saves() && p.training != nullptr && p.variants().current().forward.bound() ? p.variants().current().forward
                                                                                     : p.forward;
 }
-template <class Engine> const plan* executor<Engine>::forward_plan() const {
+template <class Engine> const launch_plan* executor<Engine>::forward_plan() const {
   if (is_moved_from()) return nullptr;
   const pass<Engine>& p = forward_pass();
   return p.bound() ? &p.in->launches() : nullptr;
@@ -536,17 +537,17 @@ template <class Engine> void executor<Engine>::drop_plans() {
 template <class Engine> void executor<Engine>::plan_adapter(adapter_state& p, const bound_leaves& b) {
   const graph &branch = p.state.graphs().forward, &folded = p.state.graphs().folded;
   const target& to = plan_target();
-  plan made;
+  launch_plan made;
   if (has_quantized(b.leaf)) {
     p.folded = false, made = fuse(branch, to);
   } else if (to.granularity == target::work::by_products) {
-    plan branched = fuse(branch, to), plain = fuse(folded, to);
+    launch_plan branched = fuse(branch, to), plain = fuse(folded, to);
     p.folded = folds(branch, branched, plain, b.sizes), made = std::move(p.folded ? plain : branched);
   } else {
     p.folded = folds(to, branch, folded, b.sizes, weight_type(branch, b.leaf)),
     made = fuse(p.folded ? folded : branch, to);
   }
-  p.planned = std::make_unique<plan>(std::move(made));
+  p.planned = std::make_unique<launch_plan>(std::move(made));
 }
 template <class Engine> status executor<Engine>::bind_adapter(adapter_state& p) {
   const layer_graphs& graphs = p.state.graphs();
@@ -558,7 +559,7 @@ template <class Engine> status executor<Engine>::bind_adapter(adapter_state& p) 
   if (p.folded && !Engine::can_hold_folded(shared_, true))
     return fail(
         "this adapter is folded into a copy of the weight, and the layer was bound without one; bind() it again");
-  const std::unique_ptr<plan> planned = std::move(p.planned);
+  const std::unique_ptr<launch_plan> planned = std::move(p.planned);
   return bind_pass(p.forward, queue_, p.state, p.folded ? graphs.folded : branch, plan_target(), limits_, shared_,
                    nullptr, planned.get());
 }

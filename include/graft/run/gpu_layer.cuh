@@ -25,9 +25,9 @@ template <> struct device_type<int8> { using type = __nv_bfloat16; };
 template <class T> class executor : public graft::executor<engine<T>> {
  public:
   // Compiles all kernels, for sizes, ranks and adapters that are known only at run time.
-  explicit executor(const layer_graphs& graphs, mode run_mode = mode::fused)
+  explicit executor(const layer_graphs& graphs, execution_mode run_mode = execution_mode::fused)
       : executor(graphs, run_mode, every_kernel_of_layers<T>()) {}
-  executor(const layer_graphs& graphs, mode run_mode, const kernel_set& kernels)
+  executor(const layer_graphs& graphs, execution_mode run_mode, const kernel_set& kernels)
       : graft::executor<engine<T>>(graphs, run_mode) {
     this->queued().kernels = kernels;
   }
@@ -52,7 +52,7 @@ template <class T> class executor : public graft::executor<engine<T>> {
   // Describes what forward() launches for so many tokens.
   text describe(long long tokens) const {
     text t;
-    const plan* p = this->forward_plan();
+    const launch_plan* p = this->forward_plan();
     if (p == nullptr) return t << "not bound", t;
     const graph& g = this->bound_forward()->g();
     const binding<T>& with = this->bound_forward()->with.values;
@@ -63,7 +63,7 @@ template <class T> class executor : public graft::executor<engine<T>> {
         if constexpr (requires { launch_on_gpu<Kind>::describe(t, g, *p, with, l, tokens, have); })
           launch_on_gpu<Kind>::describe(t, g, *p, with, l, tokens, have);
         else
-          t << row(g[l.anchor()].what).name << " by itself";
+          t << traits_of(g[l.anchor()].what).name << " by itself";
       });
     }
     if (this->enabled() && this->runs_folded()) t << "; adapter folded into a copy of the weight";
@@ -82,7 +82,7 @@ class layer : public compile<Layer, Options...>,
       sixteen_bit_types_of(graft::detail::element_traits<typename checked::element>::stored);
 
  public:
-  explicit layer(mode run_mode = mode::fused)
+  explicit layer(execution_mode run_mode = execution_mode::fused)
       : base(graphs_of<typename checked::kind, typename checked::adapter, checked::has_bias>(), run_mode,
              selected_kernels<element, selections::forward, narrow>()) {
     set_static_sizes<checked>(*this);

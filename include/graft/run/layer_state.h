@@ -55,7 +55,7 @@ class layer_state {
     if (status fits = check_type(g, i, v); !fits) return fits;
     size_values others, all;
     if (status fits = solve(g, others, name); !fits) return fits;
-    if (status fits = fit(g, i, v, others); !fits) return fits;  // so that the error is about this tensor
+    if (status fits = solve_sizes(g, i, v, others); !fits) return fits;  // so that the error is about this tensor
     if (status fits = solve(g, all, name, &v); !fits) return fits;
     stored_value& h = of(name);
     h.tensor = v, h.has_tensor = true;
@@ -107,19 +107,19 @@ class layer_state {
     return b;
   }
   static constexpr bool is_call_input(const node& v) {
-    return is_leaf(v.what) && (row(v.what).known_at == stage::call || v.what == op::saved);
+    return is_leaf(v.what) && (traits_of(v.what).known_at == stage::call || v.what == op::saved);
   }
   // Checks the type of one tensor of a call, and solves sizes from its shape.
   static status bind_leaf(const graph& g, id i, const view& v, size_values& s) {
     if (!is_valid(v)) return invalid_view("tensor ", g.name(i), v);
     if (v.data == nullptr && v.count() != 0) return fail("tensor '", g.name(i), "' has no data");
     if (status fits = check_type(g, i, v); !fits) return fits;
-    return fit(g, i, v, s);
+    return solve_sizes(g, i, v, s);
   }
   // Whether each value of a call with these sizes is small enough for any memory.
   [[gnu::cold]] static bool fits_memory(const graph& g, const size_values& s) {
     for (id i = 0; i < g.size; ++i)
-      if (count(g, i, s) > max_tensor_bytes / 8) return false;
+      if (element_count(g, i, s) > max_tensor_bytes / 8) return false;
     return true;
   }
   [[gnu::cold]] static status check_sizes(const graph& g, const size_values& s) {
@@ -190,11 +190,12 @@ class layer_state {
   }
   // Whether a leaf is a tensor of the layer, which calls do not bring.
   static constexpr bool is_stored(op o) {
-    const source from = row(o).from;
-    return (from == source::tensor || from == source::integers) && row(o).known_at != stage::call && o != op::saved;
+    const source from = traits_of(o).from;
+    return (from == source::tensor || from == source::integers) && traits_of(o).known_at != stage::call &&
+           o != op::saved;
   }
   [[gnu::cold]] static status check_type(const graph& g, id i, const view& v) {
-    const bool integers = row(g[i].what).from == source::integers;
+    const bool integers = traits_of(g[i].what).from == source::integers;
     if (integers ? v.type == dtype::i64 : is_floating(v.type)) return ok;
     if (g[i].what == op::base && !integers && v.type != dtype::i64) return check_quantized(g.name(i), v);
     return fail("tensor '", g.name(i), "' is stored as ", name_of(v.type), ", expected ",
@@ -214,7 +215,7 @@ class layer_state {
                                    : h != nullptr && h->has_tensor  ? &h->tensor
                                                                     : nullptr;
         if (tensor == nullptr) continue;
-        if (status fits = fit(g, k, *tensor, s); !fits) return fits;
+        if (status fits = solve_sizes(g, k, *tensor, s); !fits) return fits;
       }
     if (const requirement* r = first_violated(g, s)) return error{describe(g, *r, s)};
     return ok;

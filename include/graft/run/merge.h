@@ -82,7 +82,7 @@ template <class Engine> class merger {
  private:
   static status check_output(const graph& g, int output, const size_values& s, const char* name,
                              const mutable_view& to) {
-    const long long n = count(g, g.out[output].at, s);
+    const long long n = element_count(g, g.out[output].at, s);
     if (to.data == nullptr) return fail("'", name, "' has no data; give it memory for ", n, " elements");
     if (!is_valid(to)) return invalid_view("", name, to);
     if (to.count() != n) return fail("'", name, "' has ", to.count(), " elements, expected ", n);

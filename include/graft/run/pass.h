@@ -14,7 +14,7 @@ namespace graft {
 template <class Engine>
 [[gnu::cold]] status bind_pass(pass<Engine>& p, typename Engine::queue& q, const layer_state& state, const graph& made,
                                const target& to, const capacity& limits, typename Engine::shared& shared,
-                               const size_values* known_sizes = nullptr, plan* planned = nullptr) {
+                               const size_values* known_sizes = nullptr, launch_plan* planned = nullptr) {
   if (made.size == 0) return fail("this method does not exist for this kind of layer");
   for (id i = 0; i < made.size; ++i)
     if (const text name = made.name(i); layer_state::is_call_input(made[i]))

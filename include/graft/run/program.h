@@ -65,7 +65,7 @@ template <class Engine> class program {
   using queue = typename Engine::queue;
 
   // The graph of a layer, which the caller keeps.
-  program(const graph& g, plan p) : runs_(g, std::move(p)), now_(g) { find_inputs(); }
+  program(const graph& g, launch_plan p) : runs_(g, std::move(p)), now_(g) { find_inputs(); }
   // The graph of a block.
   program(builder made, const target& to, saved_slots saved = {})
       : made_(std::move(made)),
@@ -80,9 +80,9 @@ template <class Engine> class program {
   [[gnu::cold, gnu::noinline]] ~program() = default;  // compiled once, not at every point of destruction
 
   const graph& value() const { return runs_.value(); }
-  const plan& launches() const { return runs_.launches(); }
+  const launch_plan& launches() const { return runs_.launches(); }
   const typename Engine::program& engine_program() const { return runs_; }
-  const call& this_call() const { return now_; }
+  const program_call& this_call() const { return now_; }
   unsigned long long key() const { return fingerprint_of(value(), launches()).key; }
   long long launched() const { return runs_.launched(); }
   // Counts how often addresses that launches use have changed.
@@ -145,7 +145,7 @@ template <class Engine> class program {
     return ok;  // indices in device memory are not checked, as in other kernel libraries
   }
   // Counts the elements of an output of this call.
-  long long elements(int output) const { return count(value(), value().out[output].at, now_.sizes); }
+  long long elements(int output) const { return element_count(value(), value().out[output].at, now_.sizes); }
   // Requests an output of a layer. An output without memory is not computed.
   status request_output(int output, const mutable_view& to);
   // Computes a requested output into other memory instead.
@@ -170,7 +170,7 @@ template <class Engine> class program {
     std::vector<long long> all;
     g.sizes.set_tokens(sizes, tokens);
     for (int k = 0; k < saved_count(); ++k)
-      all.push_back(count(g, saved_node(k), sizes) * bits_of(saved_type(k)) / bits_of(Engine::storage_type));
+      all.push_back(element_count(g, saved_node(k), sizes) * bits_of(saved_type(k)) / bits_of(Engine::storage_type));
     if (saved_.first >= 0 && saved_.attention_out >= 0) {
       const node& v = g[saved_node(saved_.attention_out)];
       const long long sums = tokens * (g.sizes.value(v.d[3], sizes) / g.sizes.value(v.k[0], sizes));
@@ -276,7 +276,7 @@ template <class Engine> class program {
         now_.data[at] = {v.data, v.type, {v.size[0], v.size[1], v.size[2], v.size[3]}, v.rank};
     }
     if (const int k = saved_.attention_out; k >= 0) {
-      const long long bytes = count(g, saved_node(k), now_.sizes) * bits_of(Engine::storage_type) / 8;
+      const long long bytes = element_count(g, saved_node(k), now_.sizes) * bits_of(Engine::storage_type) / 8;
       now_.attention_out = saved[k];
       now_.attention_lse = reinterpret_cast<float*>(static_cast<char*>(saved[k]) + (bytes + 15) / 16 * 16);
     }
@@ -291,7 +291,7 @@ template <class Engine> class program {
   builder made_;
   saved_slots saved_;
   typename Engine::program runs_;
-  call now_;
+  program_call now_;
   bool of_block_ = false, has_layout_ = false;
   std::array<id, call_inputs.size()> at_{};
   id kv_cache_ = none_id;

@@ -39,7 +39,7 @@ template <class Engine> class training_passes {
   status run_and_save(queue& q, const view& x, long long tokens) {
     saved_.clear(), has_saved_ = false;
     const graph g = forward.g();
-    const call& c = forward.in->this_call();
+    const program_call& c = forward.in->this_call();
     size_values largest = c.sizes;
     if (g.sizes.tokens(largest) < tokens) g.sizes.set_tokens(largest, tokens);
     long long total = 0;
@@ -86,7 +86,7 @@ template <class Engine> class training_passes {
  private:
   int first_saved() const { return graph(graphs_.forward).outs - graphs_.leaf.size(); }
   static long long bytes(const graph& g, int output, const size_values& s) {
-    return (count(g, g.out[output].at, s) * bits_of(Engine::storage_type) / 8 + 255) / 256 * 256;
+    return (element_count(g, g.out[output].at, s) * bits_of(Engine::storage_type) / 8 + 255) / 256 * 256;
   }
   static mutable_view shaped(const graph& g, int output, const size_values& s, void* at) {
     const node& v = g[g.out[output].at];
@@ -116,10 +116,11 @@ template <class Engine> class training_variants final : public saved_passes<Engi
         consider_folded(graphs, state, to, max_rows);
     if (to.granularity != target::work::by_rows) return;
     auto also = [&](const graph& fwd, const builder& bwd) {
-      if (bwd.bad.what == fault::none) alternatives_.push_back(std::make_unique<training_passes<Engine>>(fwd, bwd));
+      if (bwd.bad.what == formula_error::none)
+        alternatives_.push_back(std::make_unique<training_passes<Engine>>(fwd, bwd));
     };
     also(graphs.forward, reassociate_wgrads(capture_backward(graphs.from)));
-    if (const builder fwd = capture_forward_by_rows(graphs.from); fwd.bad.what == fault::none)
+    if (const builder fwd = capture_forward_by_rows(graphs.from); fwd.bad.what == formula_error::none)
       also(fwd, capture_backward_by_rows(graphs.from));
   }
   // Chooses the variant for calls with so many rows.
@@ -156,7 +157,7 @@ template <class Engine> class training_variants final : public saved_passes<Engi
     const result<bound_leaves> b = state.bind(fwd);
     if (to.granularity != target::work::by_products || !b || has_quantized(b->leaf)) return;
     const builder whole = capture_forward_folded(graphs.from), bwd = capture_backward_folded(graphs.from);
-    if (whole.bad.what != fault::none || bwd.bad.what != fault::none) return;
+    if (whole.bad.what != formula_error::none || bwd.bad.what != formula_error::none) return;
     auto other = std::make_unique<training_passes<Engine>>(whole, bwd);
     size_values s = b->sizes;
     fwd.sizes.set_tokens(s, max_rows);

@@ -16,13 +16,13 @@ template <class Layer> struct type_kernels {
   // The kernels of one graph's plan.
   static constexpr kernel_selection of(const graph& g) {
     const size_values known = static_sizes<Layer>(g);
-    const plan p = fuse(g, sm_90);
+    const launch_plan p = fuse(g, sm_90);
     kernel_selection all = kernels_of_plan({g, p, known, stored});
     for (const gemm_slots& s : p.products) {
       if (s.prologue < 0) continue;
       target without_prologue = sm_90;  // a layer that may get further adapters: its GEMM has a branch instead
       without_prologue.can<gemm_launch>().fuses_prologue = false;
-      const plan other = fuse(g, without_prologue);
+      const launch_plan other = fuse(g, without_prologue);
       const kernel_selection more = kernels_of_plan({g, other, known, stored});
       all.launches |= more.launches, all.nodes = all.nodes | more.nodes;
       break;
@@ -66,7 +66,7 @@ template <class Layer> struct type_kernels {
   // launch that computes it), and backward that reads it.
   static constexpr kernel_selection training = [] {
     kernel_selection all{.nodes = backward.nodes};
-    if (graphs::backward.bad.what != fault::none) return all;
+    if (graphs::backward.bad.what != formula_error::none) return all;
     const saved_pair pair = select_saved_tensors(graphs::forward, graphs::backward);
     for (const graph& g : {graph(pair.forward), graph(pair.backward)}) all = all | kernels_by_nodes(g);
     return all | of(pair.forward) | of_gradients(pair.backward);

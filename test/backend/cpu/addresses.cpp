@@ -86,7 +86,7 @@ template <class Real> void reductions_and_rows() {
       });
     }
     for (const op what : {op::exp, op::tanh, op::sigmoid, op::silu, op::gelu, op::gelu_tanh})
-      wherever(row(what).name, [&](long long o) {
+      wherever(traits_of(what).name, [&](long long o) {
         moved<Real> a(s, 1, o), to(s, 2, o);
         return cpu::unary(what, to.t(), a.t()), to.numbers();
       });

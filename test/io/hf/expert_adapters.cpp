@@ -19,7 +19,7 @@ bool exists_on_experts(const method& m) {
   builder g;
   const scope p{&g};
   m.of.weight(p, experts_kind<false>::weight(p));
-  return g.bad.what == fault::none && m.of.bias == nullptr && !m.of.trains_bias;
+  return g.bad.what == formula_error::none && m.of.bias == nullptr && !m.of.trains_bias;
 }
 
 // A LoRA on parameters of experts, and on queries, as PEFT would begin it, with other numbers in B.

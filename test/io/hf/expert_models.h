@@ -39,9 +39,9 @@ inline model_weights random_weights(const model_config& c) {
     for (id i = 0; i < g.n.size(); ++i) {
       if (g.n[i].what != op::base) continue;
       std::vector<float>& v = memory->emplace_back();
-      for (long long k = count(g, i, s); k > 0; --k) v.push_back(normal(random));
+      for (long long k = element_count(g, i, s); k > 0; --k) v.push_back(normal(random));
       view t{v.data(), dtype::f32};
-      const axes listed = listed_axes(g.n[i]);
+      const axis_range listed = listed_axes(g.n[i]);
       for (int k = listed.first; k < listed.last; ++k) t.size[t.rank++] = graph(g).sizes.value(g.n[i].d[k], s);
       w.tensors[prefix + graph(g).name(i).c_str()] = t;
     }
@@ -106,16 +106,16 @@ inline module_adapter random_adapter_of(const base_layer& b, const formula& of, 
     const node& v = g.n[i];
     const std::string name = graph(g).name(i).c_str();
     if (v.what == op::scalar) m.scalars[name] = 0.5;
-    if (v.what == op::base || !is_named(v.what) || row(v.what).from == source::scalar) continue;
+    if (v.what == op::base || !is_named(v.what) || traits_of(v.what).from == source::scalar) continue;
     adapter_tensor& t = m.tensors[name];
-    const axes listed = listed_axes(v);
+    const axis_range listed = listed_axes(v);
     for (int k = listed.first; k < listed.last; ++k) t.shape.push_back(graph(g).sizes.value(v.d[k], s));
     if (v.what == op::index) {
       t.indices = std::make_shared<std::vector<std::int64_t>>(synthetic_index(g, i, s));
       continue;
     }
     t.data = std::make_shared<std::vector<float>>();
-    for (long long n = count(g, i, s); n > 0; --n) t.data->push_back(normal(random));
+    for (long long n = element_count(g, i, s); n > 0; --n) t.data->push_back(normal(random));
   }
   return m;
 }

@@ -15,7 +15,7 @@ template <> struct launch_on_gpu<multiply_add> {
     to.add(a.result);
   }
   template <class T> static status run(execution<T>& e, const multiply_add& a, const graft::launch&) {
-    const long long n = count(e.g_, a.result, e.call_.sizes);
+    const long long n = element_count(e.g_, a.result, e.call_.sizes);
     const auto at = [&](id i) { return static_cast<const T*>(e.tensor_at(i)); };
     multiply_add_kernel<T><<<static_cast<unsigned>((n + 255) / 256), 256, 0, e.stream_>>>(
         static_cast<T*>(e.output_ptr(a.result)), at(a.x), at(a.y), at(a.z), n);

@@ -15,7 +15,9 @@ struct multiply_add {
 
   constexpr id anchor() const { return result; }
   constexpr const char* name(const graph&) const { return "multiply-add"; }
-  template <class Facts> constexpr int kernels(const Facts& in) const { return count(in.g, result, in.s) == 0 ? 0 : 1; }
+  template <class Facts> constexpr int kernels(const Facts& in) const {
+    return element_count(in.g, result, in.s) == 0 ? 0 : 1;
+  }
 
   template <class Planner> static constexpr void match(Planner& by) {
     const graph& g = by.g;
@@ -37,7 +39,7 @@ struct multiply_add {
     nodes.push(a.product), nodes.push(a.result);
     if (a.result != i || !by.template computed<multiply_add>(nodes, index)) return;
     by.template open<multiply_add>(index);
-    for (const id n : nodes) by.add(n, slot::standalone);
+    for (const id n : nodes) by.add(n, launch_slot::standalone);
   }
 };
 

@@ -49,7 +49,7 @@ inline size_values known_sizes(const graph& g, const base_layer& base, const siz
 // The shape of a leaf as far as layer and configuration tell it; an axis that only its tensor tells is `unknown`.
 inline std::vector<long long> leaf_shape(const graph& g, id leaf, const base_layer& base, const size_map& sizes) {
   const size_values known = known_sizes(g, base, sizes);
-  const axes a = listed_axes(g[leaf]);
+  const axis_range a = listed_axes(g[leaf]);
   std::vector<long long> shape;
   for (int k = a.first; k < a.last; ++k) shape.push_back(g.sizes.value(g[leaf].d[k], known));
   return shape;
@@ -66,7 +66,7 @@ inline status check_parameters(const peft_layer_state& s, const graph& g) {
     if (t.shape.size() > 4) return fail_in(s.file.file, "tensor ", in_quotes(t.key), " has more than 4 dimensions");
     view v{nullptr, dtype::f32, {1, 1, 1, 1}, static_cast<int>(t.shape.size())};
     std::copy(t.shape.begin(), t.shape.end(), v.size);
-    if (status fits = fit(g, i, v, known); !fits)
+    if (status fits = solve_sizes(g, i, v, known); !fits)
       return fail_in(s.file.file, "key ", in_quotes(t.key), ": ", fits.message());
   }
   return ok;

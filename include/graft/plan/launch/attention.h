@@ -31,7 +31,7 @@ struct attention_launch {
     const auto& rows = by.p.template all<rowwise_launch>();
     const bool takes_heads = static_cast<bool>(by.template can<attention_launch>().fuses_heads);
     for (id i = 0; i < g.size; ++i) {
-      if (row(g[i].what).kind != op_class::attention || !by.is_free(i)) continue;
+      if (traits_of(g[i].what).kind != op_class::attention || !by.is_free(i)) continue;
       int heads = takes_heads && g[i].what == op::cached_attention ? by.template claimed<rowwise_launch>(g[i].a) : -1;
       if (heads >= 0 && (rows[heads].result != g[i].a || by.readers[g[i].a] != 1)) heads = -1;
       if (heads >= 0) by.template work<rowwise_launch>().host[heads] = i;
@@ -45,8 +45,8 @@ struct attention_launch {
     if (a.heads >= 0) before = by.p.template all<rowwise_launch>()[a.heads].inside;
     if (a.heads >= 0 ? !by.template computed<rowwise_launch>(before, a.heads) : !by.computed(a.node)) return;
     by.template open<attention_launch>(index);
-    for (const id n : before) by.add(n, slot::prologue);
-    by.add(a.node, slot::standalone);
+    for (const id n : before) by.add(n, launch_slot::prologue);
+    by.add(a.node, launch_slot::standalone);
   }
 };
 

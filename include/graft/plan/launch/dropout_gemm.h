@@ -36,7 +36,9 @@ struct dropout_gemm {
 
   constexpr id anchor() const { return terms[0].product; }
   constexpr const char* name(const graph&) const { return "GEMM"; }
-  template <class Facts> constexpr int kernels(const Facts& in) const { return count(in.g, result, in.s) == 0 ? 0 : 1; }
+  template <class Facts> constexpr int kernels(const Facts& in) const {
+    return element_count(in.g, result, in.s) == 0 ? 0 : 1;
+  }
   template <class Planner> static constexpr void match(Planner& by);
   template <class Planner> static constexpr void add(Planner& by, int index, id i);
 };
@@ -144,7 +146,7 @@ constexpr bool is_bare(const gemm_slots& p) {
       continue;
     for (gemm_slots& host : products) {
       if (host.x != t.x || !detail::is_bare(host) || host.weight_is_nt || base_leaf(g, host.weight) < 0) continue;
-      if (below(g, host.result)[t.result]) continue;  // it depends on T itself
+      if (dependencies(g, host.result)[t.result]) continue;  // it depends on T itself
       low_rank_branch branch;
       branch.a = t.weight, branch.a_rank_major = t.weight_is_nt, branch.s = t.result, branch.rank = g[t.result].d[3];
       branch.stores_shrink = true, branch.expands = false;
@@ -173,9 +175,9 @@ template <class Planner> [[gnu::cold]] constexpr void dropout_gemm::add(Planner&
   if (d.result != i || !by.template computed<dropout_gemm>(d.inside, index)) return;
   by.template open<dropout_gemm>(index);
   for (const id n : d.inside)
-    by.add(n, by.g[n].what == op::matmul    ? (d.form_kind == form::sum ? slot::reduce : slot::mainloop)
-              : d.form_kind == form::expand ? slot::epilogue
-                                            : slot::prologue);
+    by.add(n, by.g[n].what == op::matmul    ? (d.form_kind == form::sum ? launch_slot::reduce : launch_slot::mainloop)
+              : d.form_kind == form::expand ? launch_slot::epilogue
+                                            : launch_slot::prologue);
 }
 
 }  // namespace graft

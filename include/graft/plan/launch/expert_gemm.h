@@ -19,7 +19,9 @@ struct expert_gemm {
 
   constexpr id anchor() const { return result; }
   constexpr const char* name(const graph&) const { return "grouped GEMM"; }
-  template <class Facts> constexpr int kernels(const Facts& in) const { return count(in.g, result, in.s) == 0 ? 0 : 1; }
+  template <class Facts> constexpr int kernels(const Facts& in) const {
+    return element_count(in.g, result, in.s) == 0 ? 0 : 1;
+  }
 
   template <class Planner> [[gnu::cold]] static constexpr void match(Planner& by) {
     if (!by.template can<expert_gemm>().adds_branch) return;
@@ -41,7 +43,8 @@ struct expert_gemm {
     for (const id n : {one.base, one.branch, one.result}) nodes.push(n);
     if (!by.template computed<expert_gemm>(nodes, index)) return;
     by.template open<expert_gemm>(index);
-    by.add(one.base, slot::mainloop), by.add(one.branch, slot::branch), by.add(one.result, slot::epilogue);
+    by.add(one.base, launch_slot::mainloop), by.add(one.branch, launch_slot::branch),
+        by.add(one.result, launch_slot::epilogue);
   }
 
  private:

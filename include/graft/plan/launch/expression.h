@@ -222,7 +222,7 @@ struct expression_launch {
   template <class Planner> [[gnu::cold]] static constexpr void add_nodes(Planner& by, int e) {
     const sequence<id>& nodes = by.template work<expression_launch>().expressions[e];
     for (int k = nodes.size() - 1; k >= 0; --k)
-      by.add(nodes[k], slot::standalone, by.template claimed<expression_launch>(nodes[k]) == e);
+      by.add(nodes[k], launch_slot::standalone, by.template claimed<expression_launch>(nodes[k]) == e);
   }
   // The column wgrads of both gradients of a SiLU gate (DoRA), where these gradients have no readers but the wgrad and
   // the product with its factor. The kernel of the pair can compute them.

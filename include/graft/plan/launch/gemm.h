@@ -153,7 +153,7 @@ constexpr bool fuses_input_norm(const graph& previous, const Plan& its, const si
     for (int at = 0; at < products.size(); ++at) {
       const gemm_slots& p = products[at];
       if (!hosts(p)) continue;
-      const node_set needed = below(g, p.result);
+      const node_set needed = dependencies(g, p.result);
       node_set made(g.size);  // computed by this launch
       for (const id i : p.inside) made.add(i);
       const bool columnwise = hosts_column_wgrad(p);
@@ -209,7 +209,7 @@ struct gemm_launch {
   };
 
   id around = none_id;             // the product with the base weight, or the result
-  int product = 0, grouped = 0;    // index of the first product in plan::products, and how many follow it
+  int product = 0, grouped = 0;    // index of the first product in launch_plan::products, and how many follow it
   id gated = none_id;              // the elementwise product of its two results, which is stored instead of them
   int norm = -1;                   // a norm of its result, possibly fused: index of a rowwise_launch
   int fused_wgrads[2] = {-1, -1};  // wgrads that run in its launch: indices of wgrad_sum
@@ -332,10 +332,10 @@ struct gemm_launch {
     by.template open<gemm_launch>(all.size());
     all.push({i, by.p.products.size(), group.size() - 1});
     for (const int member : group) all.back().add_product(by, member);
-    if (const id gate = w.gates[group[0]]; gate >= 0) all.back().gated = gate, by.add(gate, slot::epilogue);
+    if (const id gate = w.gates[group[0]]; gate >= 0) all.back().gated = gate, by.add(gate, launch_slot::epilogue);
     if (w.epilogue_norm[group[0]] < 0) return;
     all.back().norm = w.epilogue_norm[group[0]];
-    for (const id n : by.p.template all<rowwise_launch>()[all.back().norm].inside) by.add(n, slot::epilogue);
+    for (const id n : by.p.template all<rowwise_launch>()[all.back().norm].inside) by.add(n, launch_slot::epilogue);
   }
 
  private:
@@ -359,13 +359,16 @@ struct gemm_launch {
     for (const id i : s.inside) inside.add(i);
     const id x = s.prologue >= 0 ? s.scaled : s.input_rotation >= 0 ? s.input_rotation : s.x;
     for (const id before_gemm : {s.gate, s.input_rotation})
-      if (before_gemm >= 0) by.add(before_gemm, slot::prologue);
+      if (before_gemm >= 0) by.add(before_gemm, launch_slot::prologue);
     for (id i = 0; i < g.size; ++i) {
       if (!inside[i]) continue;
       const node& v = g[i];
       const bool base = v.what == op::matmul && v.b == s.weight && v.a == x;
       const bool branch = v.what == op::fold || v.what == op::repeat || v.what == op::matmul;
-      by.add(i, base ? slot::mainloop : branch ? slot::branch : i == s.scaled ? slot::prologue : slot::epilogue);
+      by.add(i, base            ? launch_slot::mainloop
+                : branch        ? launch_slot::branch
+                : i == s.scaled ? launch_slot::prologue
+                                : launch_slot::epilogue);
       if (base && product == by.p.products.size() - 1) around = i;
     }
     const auto& host = by.template work<wgrad_sum>().host;

@@ -123,7 +123,7 @@ constexpr bool fuses_chain(const graph& g, const matrix_chain& c, const size_val
 
 template <class Facts> constexpr int matrix_chain::kernels(const Facts& in) const {
   if (fuses_chain(in.g, *this, in.s, in.type, in.p.to.template can<matrix_chain>()))
-    return count(in.g, result, in.s) == 0 ? 0 : sums() ? 2 : 1;
+    return element_count(in.g, result, in.s) == 0 ? 0 : sums() ? 2 : 1;
   int n = 0;
   for (const id i : inside()) n += nodes_launch::kernels_of(in, i);
   return n;
@@ -140,7 +140,9 @@ template <class Planner> [[gnu::cold]] constexpr void matrix_chain::add(Planner&
   if (c.result != i || !by.template computed<matrix_chain>(c.inside(), index)) return;
   by.template open<matrix_chain>(index);
   for (const id n : c.inside())
-    by.add(n, n == c.result ? slot::mainloop : n == c.left_sum || n == c.right_sum ? slot::reduce : slot::prologue);
+    by.add(n, n == c.result                         ? launch_slot::mainloop
+              : n == c.left_sum || n == c.right_sum ? launch_slot::reduce
+                                                    : launch_slot::prologue);
 }
 
 }  // namespace graft

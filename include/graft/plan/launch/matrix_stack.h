@@ -132,7 +132,7 @@ constexpr bool fuses_stack(const graph& g, const matrix_stack& s, const size_val
 
 template <class Facts> constexpr int matrix_stack::kernels(const Facts& in) const {
   if (fuses_stack(in.g, *this, in.s, in.p.to.template can<matrix_stack>()))
-    return count(in.g, anchor(), in.s) == 0 ? 0 : 1;
+    return element_count(in.g, anchor(), in.s) == 0 ? 0 : 1;
   int n = 0;
   for (const id i : inside) n += nodes_launch::kernels_of(in, i);
   return n;
@@ -148,7 +148,7 @@ template <class Planner> [[gnu::cold]] constexpr void matrix_stack::add(Planner&
   const matrix_stack& s = by.p.template all<matrix_stack>()[index];
   if (!by.template computed<matrix_stack>(s.inside, index)) return;
   by.template open<matrix_stack>(index);
-  for (const id n : s.inside) by.add(n, slot::standalone);
+  for (const id n : s.inside) by.add(n, launch_slot::standalone);
 }
 
 }  // namespace graft

@@ -12,7 +12,7 @@ namespace graft {
 
 // The name of a launch that is built around node v.
 constexpr const char* launch_name_of(const node& v) {
-  switch (row(v.what).kind) {
+  switch (traits_of(v.what).kind) {
     case op_class::product: return "GEMM";
     case op_class::lookup: return accumulates_result(v.what) ? "reduce" : "gather";
     case op_class::rotation: return accumulates_result(v.what) ? "reduce" : "rotation";
@@ -45,7 +45,7 @@ struct nodes_launch {
 
   constexpr id anchor() const { return first; }
   constexpr const char* name(const graph& g) const {
-    const op_class kind = row(g[first].what).kind;
+    const op_class kind = traits_of(g[first].what).kind;
     return joined && kind != op_class::attention && !stands_alone(kind) ? "small matrices" : launch_name_of(g[first]);
   }
   static constexpr bool stands_alone(op_class kind) { return kind == op_class::opaque || kind == op_class::collective; }

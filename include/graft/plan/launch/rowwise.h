@@ -34,7 +34,9 @@ struct rowwise_launch {
 
   constexpr id anchor() const { return norm >= 0 ? norm : result; }
   constexpr const char* name(const graph&) const { return norm >= 0 ? "rowwise" : "elementwise"; }
-  template <class Facts> constexpr int kernels(const Facts& in) const { return count(in.g, result, in.s) == 0 ? 0 : 1; }
+  template <class Facts> constexpr int kernels(const Facts& in) const {
+    return element_count(in.g, result, in.s) == 0 ? 0 : 1;
+  }
   template <class Planner> static constexpr void match(Planner& by);
   template <class Planner> static constexpr void add(Planner& by, int index, id i);
 };
@@ -150,7 +152,7 @@ template <class Planner> [[gnu::cold]] constexpr void rowwise_launch::add(Planne
   if (!by.template computed<rowwise_launch>(r.inside, index)) return;
   by.template open<rowwise_launch>(index);
   for (const id n : r.inside)
-    by.add(n, n == r.anchor() ? slot::standalone : r.norm >= 0 ? slot::epilogue : slot::prologue);
+    by.add(n, n == r.anchor() ? launch_slot::standalone : r.norm >= 0 ? launch_slot::epilogue : launch_slot::prologue);
 }
 
 }  // namespace graft

@@ -4,9 +4,9 @@
 #pragma once
 namespace graft {
 
-enum class slot : unsigned char { none, prologue, mainloop, branch, epilogue, reduce, standalone };
+enum class launch_slot : unsigned char { none, prologue, mainloop, branch, epilogue, reduce, standalone };
 
-constexpr const char* name_of(slot s) {
+constexpr const char* name_of(launch_slot s) {
   constexpr const char* names[] = {"", "prologue", "mainloop", "low-rank branch", "epilogue", "reduce", ""};
   return names[static_cast<int>(s)];
 }

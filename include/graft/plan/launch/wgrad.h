@@ -39,13 +39,15 @@ struct wgrad_sum {
 
   constexpr id anchor() const { return product; }
   constexpr const char* name(const graph&) const { return "GEMM"; }
-  template <class Facts> constexpr int kernels(const Facts& in) const { return count(in.g, result, in.s) == 0 ? 0 : 1; }
+  template <class Facts> constexpr int kernels(const Facts& in) const {
+    return element_count(in.g, result, in.s) == 0 ? 0 : 1;
+  }
   template <class F> constexpr void each_wgrad(int index, F f) const { f(index); }
   // Adds the nodes of a wgrad to a launch that runs it.
   template <class Planner> constexpr void add_nodes(Planner& by) const {
-    by.add(product, slot::reduce);
-    if (result != product) by.add(result, slot::epilogue);
-    if (scaled >= 0) by.add(scaled, slot::prologue);
+    by.add(product, launch_slot::reduce);
+    if (result != product) by.add(result, launch_slot::epilogue);
+    if (scaled >= 0) by.add(scaled, launch_slot::prologue);
   }
   template <class Planner> static constexpr void match(Planner& by);
   template <class Planner> static constexpr void add(Planner& by, int index, id i);
@@ -77,7 +79,7 @@ struct wgrad_sum {
 
 // True for tensors that the caller binds to a call, such as values that forward saved.
 constexpr bool is_call_input(const graph& g, id i) {
-  return is_leaf(g[i].what) && row(g[i].what).known_at == stage::call;
+  return is_leaf(g[i].what) && traits_of(g[i].what).known_at == stage::call;
 }
 
 // Adds node n to a column wgrad if it multiplies one operand with a factor per column and the other operand is a leaf.

@@ -54,7 +54,7 @@ TEST_CASE("elementwise: every pair of broadcast shapes against a plain loop") {
         each_element(expected.shape, [&](long long i, long long j, long long k, long long l) {
           expected.at(i, j, k, l) = plain(what, a.at(i, j, k, l), b.at(i, j, k, l));
         });
-        INFO(row(what).name, " of ", m, " and ", n);
+        INFO(traits_of(what).name, " of ", m, " and ", n);
         CHECK(furthest(found.v, expected.v) == 0);
       }
     }
@@ -91,7 +91,7 @@ template <class Real> void functions_of_one_operand(double tolerance) {
       const double off = std::abs(static_cast<double>(found.v[i]) - expected) / (1 + std::abs(expected));
       furthest_off = std::isnan(off) ? INFINITY : std::max(off, furthest_off);
     }
-    INFO(row(what).name);
+    INFO(traits_of(what).name);
     CHECK(furthest_off < tolerance);
     cpu::unary(what, a.t(), a.t());
     CHECK(a.v == found.v);  // in place
@@ -112,7 +112,7 @@ TEST_CASE("elementwise: activations far from zero equal their limits") {
     a.v = {large[0], large[1]};
     cpu::unary(what, y.t(), a.t());
     const bool bounded = what == op::sigmoid || what == op::tanh;
-    INFO(row(what).name);
+    INFO(traits_of(what).name);
     CHECK(y.v[0] == (bounded ? 1 : 1e4));
     CHECK(y.v[1] == (what == op::tanh ? -1.0 : 0.0));
   }

@@ -32,7 +32,7 @@ struct trial {
       if (!is_named(v.what)) continue;
       view& to = all[i];
       const std::string name = g.name(i).c_str();
-      if (row(v.what).from == source::integers)
+      if (traits_of(v.what).from == source::integers)
         to = view_of(integers.at(name).data(), static_cast<long long>(integers.at(name).size()));
       else
         to = view_of(reals.at(name).data(), static_cast<long long>(reals.at(name).size()));

@@ -74,7 +74,7 @@ template <class Real> class multi_lora_table {
     const void* operator()(id i) const { return with->precomputed.leaf(i).data; }
   };
   struct planned : block {
-    std::shared_ptr<const plan> by_products;
+    std::shared_ptr<const launch_plan> by_products;
     block_plan<leaf_of> to_match() const { return {this->in->value(), *by_products, {this->with}}; }
   };
   using matches = std::vector<int>;  // by GEMM of a base block: the GEMM of the adapter's block
@@ -85,11 +85,11 @@ template <class Real> class multi_lora_table {
   };
   // Plans all blocks by GEMMs; blocks that share a program share this plan, too.
   static std::vector<planned> plan_by_gemms(std::span<const block> all) {
-    std::map<const program<Real>*, std::shared_ptr<const plan>> plans;
+    std::map<const program<Real>*, std::shared_ptr<const launch_plan>> plans;
     std::vector<planned> made;
     for (const block& b : all) {
       auto& p = plans[b.in];
-      if (p == nullptr) p = std::make_shared<const plan>(fuse(b.in->value(), gemm_target));
+      if (p == nullptr) p = std::make_shared<const launch_plan>(fuse(b.in->value(), gemm_target));
       made.push_back({b, p});
     }
     return made;

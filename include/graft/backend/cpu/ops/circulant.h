@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Circulant matrices from rows (C3A), and the adjoint, which sums the entries that are copies of one number
-// (graph/rules_layout.h). Each row of a circulant matrix is a rotated copy of its input row, so it is copied as two
+// (graph/rules.h). Each row of a circulant matrix is a rotated copy of its input row, so it is copied as two
 // runs.
 #pragma once
 #include <graft/backend/cpu/gemm/gemm.h>

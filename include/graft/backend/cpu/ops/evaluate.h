@@ -262,7 +262,7 @@ void evaluate_node(const evaluator<Real>& e, id i, tensor<Real> out, const opera
       if constexpr (has<Ops, op::unpatch>) unpatch(out, x.a, e.conv_window(v, i));
       return;
     case op::rank_sum:
-    case op::rank_max: (*e.host)(row(v.what).name, x.a, out); return;
+    case op::rank_max: (*e.host)(traits_of(v.what).name, x.a, out); return;
     case op::host: (*e.host)(v.name, x.a, out); return;
   }
 }

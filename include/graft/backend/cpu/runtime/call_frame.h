@@ -10,10 +10,10 @@ namespace graft::cpu {
 
 template <class Real> struct call_frame {
   const graph& g;
-  const plan& p;
+  const launch_plan& p;
   const buffers& where;
   values<Real>& precomputed;
-  const call& current_call;
+  const program_call& current_call;
   const sequence<Real*>& stored;  // by node: all rows of the value; null: they are not stored
   long long tokens;
   node_function<Real> by;
@@ -31,7 +31,7 @@ template <class Real> struct call_frame {
     return t;
   }
   [[gnu::noinline]] long long row_elements(id i) const {
-    return tokens == 0 ? 0 : count(g, i, current_call.sizes) / tokens;
+    return tokens == 0 ? 0 : element_count(g, i, current_call.sizes) / tokens;
   }
 
   bool is_precomputed(id i) const { return p.when.of[i] != stage::call; }
@@ -62,7 +62,7 @@ template <class Real> struct call_frame {
     tensor<Real>* const to[3] = {&x.a, &x.b, &x.c};
     for (int k = 0; k < 3; ++k)
       if (const id o = v.operand(k); o >= 0) {
-        if (row(g[o].what).from == source::integers)
+        if (traits_of(g[o].what).from == source::integers)
           x.ids = is_precomputed(o) ? precomputed.ids(o) : static_cast<const std::int64_t*>(data(o).data);
         else
           *to[k] = is_precomputed(o) && reads_stored(g, v, k) ? weight(o) : whole(o);

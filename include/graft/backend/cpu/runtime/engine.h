@@ -37,7 +37,7 @@ template <class Real> struct engine {
             "in linear<4096, 4096, nf4<64>, lora<16>>, or use cpu::executor");
       const id i = first_missing_op(g, has.have);
       if (i < 0) return ok;
-      return fail("the operation ", row(g[i].what).name,
+      return fail("the operation ", traits_of(g[i].what).name,
                   " is not compiled into this layer type; run the graph with cpu::executor, which has all of them");
     }
   };
@@ -60,7 +60,7 @@ template <class Real> struct engine {
   struct shared {};
   static status open(queue&) { return ok; }
   static void begin(shared&, const capacity&, int) {}
-  static void account_for(shared&, const graph&, const plan&, const size_values&, bool, const capacity&) {}
+  static void account_for(shared&, const graph&, const launch_plan&, const size_values&, bool, const capacity&) {}
   static bool complete(shared&, queue&) { return false; }
   static bool can_hold_folded(const shared&, bool) { return true; }
 
@@ -80,7 +80,8 @@ template <class Real> struct engine {
   static status set_collectives(queue& q, const rank_reducer& ranks) {
     q.host = [&q, ranks](const char* operation, tensor<Real> in, tensor<Real> out) {
       std::copy_n(in.p, in.count(), out.p);
-      const status s = ranks.link->reduce(view_into(out.p, out.count()), same_text(operation, row(op::rank_max).name));
+      const status s =
+          ranks.link->reduce(view_into(out.p, out.count()), same_text(operation, traits_of(op::rank_max).name));
       if (!s && q.host_error) q.host_error = s;
     };
     return ok;
@@ -132,7 +133,7 @@ template <class Real> struct engine {
   using binding = cpu::binding<Real>;
   static status bind(queue& q, program& in, binding& with, const size_values& s, const leaf_views& leaves,
                      const capacity& limits, shared&);
-  static status run(queue& q, program& in, binding& with, const call& c);
+  static status run(queue& q, program& in, binding& with, const program_call& c);
   static status parameters_changed(queue&, program&, binding& with);
   static status weight_changed(queue&, program&, binding& with);
   // Computes the values of the load and parameter stages, which the first call would compute otherwise.

@@ -16,9 +16,9 @@ status engine<Real>::bind(queue& q, program& in, binding& with, const size_value
   in.bind(with, s, leaves, limits.tokens, q.has.dequantize);
   return ok;
 }
-template <class Real> status engine<Real>::run(queue& q, program& in, binding& with, const call& c) {
+template <class Real> status engine<Real>::run(queue& q, program& in, binding& with, const program_call& c) {
   const graph& g = in.value();
-  const plan& p = in.launches();
+  const launch_plan& p = in.launches();
   const bool eager = p.to.granularity == target::work::by_nodes;
   if (p.breaks > 0 && !eager)
     return fail("host function '", g[p.first_break].name, "' breaks the graph; run the layer in eager mode");

@@ -12,7 +12,7 @@ namespace graft::cpu {
 class launch_clock {
  public:
   // Records the start of launch k of a plan; k equal to the number of launches records the end of the last one.
-  void record_launch(const plan& of, int k) { marks_.push({&of, k, now()}); }
+  void record_launch(const launch_plan& of, int k) { marks_.push({&of, k, now()}); }
   // The times of all launches since the last read.
   result<sequence<timed_launch>> read() {
     sequence<timed_launch> all;
@@ -25,7 +25,7 @@ class launch_clock {
 
  private:
   struct mark {
-    const plan* of = nullptr;
+    const launch_plan* of = nullptr;
     int launch = 0;
     double at = 0;
   };

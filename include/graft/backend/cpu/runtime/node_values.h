@@ -33,7 +33,7 @@ template <class Real> bool stays_stored(const view& v, weights of) {
     return is_matrix(v.b) && (k == 1 ? !v.ta : is_matrix(v.a) && base_leaf(g, v.b) < 0);
   if (v.what == op::grouped_matmul) return k == 1;
   if (v.what == op::row_dot) return v.a == v.b;
-  return row(v.what).axes == flow::look_up && k == 0;
+  return traits_of(v.what).axes == axis_flow::look_up && k == 0;
 }
 
 template <class Real> class values {
@@ -107,7 +107,7 @@ template <class Real> class values {
     for (int k = 0; k < 3; ++k) {
       const id o = v.operand(k);
       if (o < 0) continue;
-      if (row(g_[o].what).from == source::integers)
+      if (traits_of(g_[o].what).from == source::integers)
         x.ids = ids(o);
       else if (const view* quants = stored_weight_of(o))
         *to[k] = dequantized_operand(*quants, i, k, out, stored_as[k], dequantized[k]);
@@ -136,7 +136,7 @@ template <class Real> class values {
       t.stored = &as;
       return t;
     }
-    if (row(g_[i].what).axes == flow::each && t.count() == out.count()) {
+    if (traits_of(g_[i].what).axes == axis_flow::each && t.count() == out.count()) {
       t.p = out.p;
     } else {
       dequantized.reserve(t.count());
@@ -149,7 +149,7 @@ template <class Real> class values {
     v.quant != nullptr ? dequantize_(weight_of(v), 0, v.count(), to) : read_floats(v, 0, v.count(), to);
   }
   tensor<Real> make(id i) {
-    own_[i].reserve(std::max(1LL, count(g_, i, s_)));
+    own_[i].reserve(std::max(1LL, element_count(g_, i, s_)));
     at_[i] = own_[i].data();
     return shaped(g_, i, s_, at_[i]);
   }

@@ -32,11 +32,11 @@ template <class Real> struct binding {
 
 template <class Real> class program {
  public:
-  program(const graph& g, plan p) : g_(g), p_(std::move(p)), where_(assign_buffers(g_, p_)) {
+  program(const graph& g, launch_plan p) : g_(g), p_(std::move(p)), where_(assign_buffers(g_, p_)) {
     for (id i = 0; i < g_.size; ++i) read_whole_.push(is_read_whole(i));
   }
   const graph& value() const { return g_; }
-  const plan& launches() const { return p_; }
+  const launch_plan& launches() const { return p_; }
   // Binds a layer to sizes and leaves, without precomputed values. The workspace is reserved for `tokens` rows if it is
   // positive.
   [[gnu::cold]] void bind(binding<Real>& with, const size_values& s, const leaf_views& leaves, long long tokens,
@@ -59,8 +59,9 @@ template <class Real> class program {
   }
 
   // Runs the call. The eager oracle passes dense rotations; `host` runs host functions and all-reduces.
-  void run(binding<Real>& with, const call& c, node_function<Real> by, rotations rotation_form = rotations::blockwise,
-           const host_function<Real>* host = nullptr, launch_clock* clock = nullptr, bool batch_invariant = false) {
+  void run(binding<Real>& with, const program_call& c, node_function<Real> by,
+           rotations rotation_form = rotations::blockwise, const host_function<Real>* host = nullptr,
+           launch_clock* clock = nullptr, bool batch_invariant = false) {
     prepare(with, {g_, with.sizes, by, rotation_form, host});
     const batch_invariant_scope same(batch_invariant);
     const long long tokens = std::max(0LL, g_.sizes.tokens(c.sizes));
@@ -106,7 +107,7 @@ template <class Real> class program {
   [[gnu::cold]] long long widest_row(const size_values& s, long long tokens) const {
     long long most = 1;
     for (id i = 0; i < g_.size; ++i)
-      if (where_.cell[i] >= 0) most = std::max(most, count(g_, i, s) / std::max(1LL, tokens));
+      if (where_.cell[i] >= 0) most = std::max(most, element_count(g_, i, s) / std::max(1LL, tokens));
     return most;
   }
   // True for a mixture of experts. What forward saves of it is in the order of the experts of each chunk, so that all
@@ -129,7 +130,7 @@ template <class Real> class program {
                         (g_[i].what == op::input && read_whole_[i]);
       if (!mine || !p_.live[i] || (g_[i].what == op::reshape && !where_.stored[i])) continue;
       offset_[i] = total;
-      total += aligned_count(count(g_, i, s));
+      total += aligned_count(element_count(g_, i, s));
     }
     arena_.reserve(std::max(1LL, total));
     for (id i = 0; i < g_.size; ++i) {
@@ -167,7 +168,7 @@ template <class Real> class program {
       precomputed.compute(i, evaluate);
     }
     for (id i = 0; i < g_.size; ++i) {
-      if (!p_.live[i] || p_.when.of[i] == stage::call || row(g_[i].what).from == source::integers) continue;
+      if (!p_.live[i] || p_.when.of[i] == stage::call || traits_of(g_[i].what).from == source::integers) continue;
       const id leaf = base_leaf(g_, i);
       if (leaf >= 0 && can_stay_stored(i) && precomputed.stays_stored(precomputed.leaf(leaf)))
         precomputed.keep_stored(i, leaf);
@@ -234,7 +235,7 @@ template <class Real> class program {
           return false;
         read = true;
       }
-    return read && count(g_, i, s) >= large_weight;
+    return read && element_count(g_, i, s) >= large_weight;
   }
   // True if a value of the load stage is read after every parameter change, directly or reshaped.
   [[gnu::cold]] bool is_read_per_update(id i) const {
@@ -247,7 +248,7 @@ template <class Real> class program {
   }
 
   graph g_;
-  plan p_;
+  launch_plan p_;
   buffers where_;
   sequence<bool> read_whole_;
   memory<Real> arena_;          // values that are stored for all rows

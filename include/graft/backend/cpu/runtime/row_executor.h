@@ -15,13 +15,13 @@ inline constexpr long long split_rows = 64, split_elements = 1 << 16;
 template <class Real> class row_executor {
  public:
   // Reserves memory for chunks of `rows` rows of calls with up to `tokens` rows.
-  [[gnu::cold]] void reserve(const graph& g, const plan& p, const buffers& where, const size_values& sizes,
+  [[gnu::cold]] void reserve(const graph& g, const launch_plan& p, const buffers& where, const size_values& sizes,
                              long long tokens, long long rows) {
     threads_ = thread_count(), nodes_ = g.size;
     cell_ = sequence<Real*>(where.cells), chain_width_ = sequence<long long>(where.cells);
     sum_ = sequence<Real*>(threads_ * nodes_), converted_ = sequence<Real*>(nodes_);
     sequence<long long> cells(where.cells);
-    auto chunk_elements_of = [&](id i) { return tokens == 0 ? 0 : count(g, i, sizes) / tokens * rows; };
+    auto chunk_elements_of = [&](id i) { return tokens == 0 ? 0 : element_count(g, i, sizes) / tokens * rows; };
     long long total = 0;
     auto reserve_elements = [&](long long n) { return std::exchange(total, total + aligned_count(n)); };
     struct found {
@@ -37,7 +37,7 @@ template <class Real> class row_executor {
       }
       for (int t = 0; t < threads_; ++t)
         if (p.rows.dependence_of[i] == row_dependence::sum && (t == 0 || !uses_all_threads(g, i)))
-          placements.push({&sum_[t * nodes_ + i], reserve_elements(count(g, i, sizes))});
+          placements.push({&sum_[t * nodes_ + i], reserve_elements(element_count(g, i, sizes))});
       const bool output = where.writes_to[i] >= 0 && where.inplace[i] < 0;
       if (output || (g[i].what == op::input && p.rows.axis[i] >= 0))
         placements.push({&converted_[i], reserve_elements(chunk_elements_of(i))});
@@ -50,8 +50,9 @@ template <class Real> class row_executor {
   Real* sum(id i) const { return sum_[i]; }
 
   void run(const call_frame<Real>& f, const launch& l, long long rows_at_once) {
-    each_sum(f, l,
-             [&](id i, Real* of_thread) { std::fill_n(of_thread, count(f.g, i, f.current_call.sizes), Real(0)); });
+    each_sum(f, l, [&](id i, Real* of_thread) {
+      std::fill_n(of_thread, element_count(f.g, i, f.current_call.sizes), Real(0));
+    });
     f_ = &f;
     const evaluator<Real> evaluate{f.g, f.current_call.sizes, f.by};
     for (chunk_begin_ = 0; chunk_begin_ < f.tokens; chunk_begin_ += rows_at_once) {
@@ -88,7 +89,7 @@ template <class Real> class row_executor {
           });
     }
     each_sum(f, l, [&](id i, Real* of_thread) {
-      if (of_thread != sum(i)) add(sum(i), of_thread, count(f.g, i, f.current_call.sizes));
+      if (of_thread != sum(i)) add(sum(i), of_thread, element_count(f.g, i, f.current_call.sizes));
     });
   }
 
@@ -115,7 +116,7 @@ template <class Real> class row_executor {
     return f_->where.into[i] >= 0 || f_->where.computed_with[i] >= 0 || f_->where.same_as[i] >= 0 || is_alias(i, all);
   }
   bool can_chain(id i) const {
-    const op_class kind = row(f_->g[i].what).kind;
+    const op_class kind = traits_of(f_->g[i].what).kind;
     return f_->p.rows.dependence_of[i] == row_dependence::chunk && accumulated_product(i) < 0 &&
            (kind == op_class::pointwise || kind == op_class::rowwise || kind == op_class::layout ||
             is_small_product(i));
@@ -320,7 +321,7 @@ template <class Real> class row_executor {
       const id o = v.operand(k);
       if (o < 0) continue;
       const bool by_piece = reads_by_chunk(f.g, f.p, i, k);
-      if (row(f.g[o].what).from == source::integers)
+      if (traits_of(f.g[o].what).from == source::integers)
         x.ids = f.is_precomputed(o) ? f.precomputed.ids(o)
                                     : static_cast<const std::int64_t*>(f.data(o).data) + (by_piece ? r.from : 0);
       else if (f.is_precomputed(o))

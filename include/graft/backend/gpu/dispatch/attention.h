@@ -175,7 +175,7 @@ constexpr attention_backward_workspace attention_backward_workspace_of(const att
 }
 
 // ---- Attention nodes of a graph
-constexpr bool is_attention(op o) { return row(o).kind == op_class::attention; }
+constexpr bool is_attention(op o) { return traits_of(o).kind == op_class::attention; }
 
 constexpr attention_size attention_size_of(const graph& g, id i, const size_values& s, dtype type) {
   const node& v = g[i];

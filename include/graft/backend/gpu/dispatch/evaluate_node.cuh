@@ -89,7 +89,7 @@ template <bool Compiled, class On> struct compiled_on {
   friend status combine(const compiled_on& to, op what, const tensor<Real>& out, const tensor<Real>& a,
                         const tensor<Real>& b) {
     if constexpr (Compiled) return combine(to.on, what, out, a, b);
-    return not_compiled(row(what).name);
+    return not_compiled(traits_of(what).name);
   }
   template <class Real> friend status normalize(const compiled_on& to, const normalized<Real>& f, const char* name) {
     if constexpr (Compiled) return normalize(to.on, f, name);
@@ -194,7 +194,7 @@ template <class Real> struct evaluator {
     if (v.what == op::neumann_grad) return neumann_grads<Real>::needs(sizes(v.a), neumann_series(argument(v, 0)));
     if (v.what == op::matmul) {
       const long long parts = splits_of_product(g, i, s);
-      return parts > 1 ? parts * count(g, i, s) : 0;
+      return parts > 1 ? parts * element_count(g, i, s) : 0;
     }
     if (v.what == op::scatter) return scatter_add<Real>::needs(sizes(v.a));
     if (v.what == op::route) return g.sizes.value(v.d[2], s);  // the chosen experts; an int is no larger than a Real
@@ -209,7 +209,7 @@ template <class Real> struct evaluator {
     const node& v = g[i];
     const bool made =
         !is_leaf(v.what) || v.what == op::constant || v.what == op::number || v.what == op::zero || v.what == op::eye;
-    if (!made || count(g, i, s) == 0) return 0;
+    if (!made || element_count(g, i, s) == 0) return 0;
     const bool composes =
         v.what == op::rotate && rotation(shaped<Real>(g, v.b, s, {}), g.sizes.value(v.d[3], s), v.tb).composes();
     return node_kernels(g, i, s, dtype_of<Real>, {}) + (composes ? 1 : 0);
@@ -229,7 +229,7 @@ status evaluator<Real>::run(const On& on, id i, tensor<Real> out, const operands
                             int accumulate) const {
   const node& v = g[i];
   const long long n = out.count();
-  const char* const name = row(v.what).name;
+  const char* const name = traits_of(v.what).name;
   const int axis = v.k[0].v;  // meaningful for operations along an axis
   auto* const doubles = reinterpret_cast<double*>(scratch);
   auto* const links = reinterpret_cast<int*>(scratch);
@@ -432,7 +432,7 @@ template <op_set Ops, sixteen_bit_types Narrow>
 status evaluate_layer_node(cudaStream_t stream, const graph& g, const size_values& s, id i, tensor<float> out,
                            const operands<float>& x, float* scratch) {
   if constexpr (in_library) {
-    if ((op_bit(g[i].what) & ~Ops).any()) return not_compiled(row(g[i].what).name);
+    if ((op_bit(g[i].what) & ~Ops).any()) return not_compiled(traits_of(g[i].what).name);
     return evaluate_node<every_op>(stream, g, s, i, out, x, scratch);
   } else {
     return evaluate_node<Ops, Narrow>(stream, g, s, i, out, x, scratch);

@@ -41,7 +41,7 @@ struct kernel_selection {
 // A plan for a layer type. Sizes that the type leaves open are 0.
 struct type_plan {
   const graph& g;
-  const plan& p;
+  const launch_plan& p;
   const size_values& known;
   quant_format stored{};  // of the base weight
 

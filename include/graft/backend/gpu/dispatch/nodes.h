@@ -28,7 +28,7 @@ constexpr int splits_of_product(const graph& g, id i, const size_values& s) {
 // of its own.
 constexpr int node_kernels(const graph& g, id i, const size_values& s, dtype type, const target& t) {
   const node& v = g[i];
-  if (count(g, i, s) == 0) return 0;
+  if (element_count(g, i, s) == 0) return 0;
   if (is_attention(v.what) && t.granularity == target::work::by_products)
     if (const attention_choice c = choice_of(g, i, attention_size_of(g, i, s, type), t); c.path != attention_path::node)
       return c.launches;

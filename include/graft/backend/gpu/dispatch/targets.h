@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// GPU targets for the planner, as in compile<q_proj, fullgraph, on<sm_90>>, put together from what the folders of the
-// kernels state. Needs no CUDA header.
+// GPU targets for the planner, as in compile<q_proj, fullgraph, for_target<sm_90>>, put together from what the folders
+// of the kernels state. Needs no CUDA header.
 #pragma once
 #include <graft/backend/gpu/dispatch/nodes.h>
 #include <graft/backend/gpu/kernels/attention/capabilities.h>

@@ -73,7 +73,7 @@ template <class T> struct engine {
     s.rank = padded_rank(limits.rank), s.prologue = s.weight = false;
     s.shared_workspace = std::make_unique<model_workspace>(growing_buffer::growth::by_chunks);
   }
-  static void account_for(shared& s, const graph& g, const plan& p, const size_values& sizes, bool folded,
+  static void account_for(shared& s, const graph& g, const launch_plan& p, const size_values& sizes, bool folded,
                           const capacity& limits) {
     s.weight = s.weight || folded;
     if (p.launches.size() != 1 || p.products.size() != 1 || p.products[0].input_rotation >= 0) return;
@@ -243,7 +243,7 @@ template <class T> struct engine {
       return done;
     return with = std::move(fresh), status(ok);
   }
-  static status run(queue& q, program& in, binding& with, const call& c) {
+  static status run(queue& q, program& in, binding& with, const program_call& c) {
     if (q.tuner != nullptr) q.tuner->on(q.stream);
     return execution<T>(in, with, c, q.stream, q.where, q.exclusive).run(q.clock);
   }

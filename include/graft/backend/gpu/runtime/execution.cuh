@@ -12,7 +12,8 @@ namespace graft::gpu {
 
 template <class T> class execution {
  public:
-  execution(program<T>& in, binding<T>& with, const call& c, cudaStream_t stream, const target& to, bool exclusive)
+  execution(program<T>& in, binding<T>& with, const program_call& c, cudaStream_t stream, const target& to,
+            bool exclusive)
       : program_(in),
         binding_(with),
         call_(c),
@@ -45,7 +46,7 @@ template <class T> class execution {
       return {values_.storage(i).at, columns, program_.padded_columns(binding_, i), dtype_of<T>};
     return {tensor_at(i), columns, columns, comes_with_call(i) ? dtype_of<T> : values_[i].p.type};
   }
-  bool comes_with_call(id i) const { return is_leaf(g_[i].what) && row(g_[i].what).known_at == stage::call; }
+  bool comes_with_call(id i) const { return is_leaf(g_[i].what) && traits_of(g_[i].what).known_at == stage::call; }
   const void* tensor_at(id i) const {
     i = unshaped(g_, i);
     return comes_with_call(i) ? call_.data[i].data : values_[i].p.at;
@@ -104,9 +105,9 @@ template <class T> class execution {
 
   program<T>& program_;
   binding<T>& binding_;
-  const call& call_;
+  const program_call& call_;
   const graph& g_;
-  const plan& p_;
+  const launch_plan& p_;
   const kernel_set& kernels_;
   gpu::values& values_;
   cudaStream_t stream_;

@@ -20,7 +20,7 @@ class launch_clock {
     for (const noted& n : notes_) static_cast<void>(cudaEventDestroy(n.at));
   }
   // Records an event before launch k of the plan `of`, or after its last launch if k is the number of its launches.
-  status note(cudaStream_t stream, const plan& of, int k) {
+  status note(cudaStream_t stream, const launch_plan& of, int k) {
     noted n{&of, k, nullptr};
     if (used_ == notes_.size()) {
       if (status s = check(cudaEventCreate(&n.at), "making an event"); !s) return s;
@@ -54,7 +54,7 @@ class launch_clock {
 
  private:
   struct noted {
-    const plan* of;
+    const launch_plan* of;
     int launch;
     cudaEvent_t at;
   };

@@ -86,7 +86,7 @@ template <class T> struct stored_nodes {
   int launch;
   sequence<workspace_layout::value>& written;
 
-  void add(id i) const { add(i, count(in.value(), i, sizes)); }
+  void add(id i) const { add(i, element_count(in.value(), i, sizes)); }
   void add(id i, long long elements) const {
     if (!in.is_caller_memory(i))
       add_bytes(i, elements * (in.is_stored_as_t(i) ? static_cast<long long>(sizeof(T)) : 4));
@@ -96,12 +96,12 @@ template <class T> struct stored_nodes {
 
 template <class T> class program {
  public:
-  program(const graph& g, plan p);
+  program(const graph& g, launch_plan p);
   program(const program&) = delete;  // bindings point to its graph
   program& operator=(const program&) = delete;
 
   const graph& value() const { return g_; }
-  const plan& launches() const { return p_; }
+  const launch_plan& launches() const { return p_; }
   // Is the plan a single GEMM on the input? Only such a layer can be grouped with others that read the same input, and
   // can switch adapters without invalidating a captured graph.
   bool one_product() const {
@@ -205,7 +205,7 @@ template <class T> class program {
   }
 
   graph g_;
-  plan p_;
+  launch_plan p_;
   sequence<id> inputs_;
   sequence<attention_binding<T>> attentions_;
   sequence<int> readers_;
@@ -234,7 +234,7 @@ template <class T> class program {
 
 // ---- Binding: which values are precomputed, and what is packed for the kernels
 
-template <class T> program<T>::program(const graph& g, plan p) : g_(g), p_(std::move(p)) {
+template <class T> program<T>::program(const graph& g, launch_plan p) : g_(g), p_(std::move(p)) {
   readers_ = graft::detail::count_readers(g_, p_.live);
   for (const wgrad_sum& s : p_.all<wgrad_sum>())
     gemm_operands_.push(s.left), gemm_operands_.push(s.right), gemm_operands_.push(s.scaled);
@@ -242,7 +242,7 @@ template <class T> program<T>::program(const graph& g, plan p) : g_(g), p_(std::
     for (const id i : {s.x, s.other, s.gate, s.input_rotation, s.residual}) gemm_operands_.push(i);
   for (const matrix_chain& c : p_.all<matrix_chain>()) gemm_operands_.push(c.z), gemm_operands_.push(c.x);
   for (id i = 0; i < g_.size; ++i)
-    if (is_leaf(g_[i].what) && row(g_[i].what).known_at == stage::call) inputs_.push(i);
+    if (is_leaf(g_[i].what) && traits_of(g_[i].what).known_at == stage::call) inputs_.push(i);
   for (const attention_launch& l : p_.all<attention_launch>())
     attentions_.extend() = {g_, l.node, l.heads >= 0 ? &p_.all<rowwise_launch>()[l.heads] : nullptr};
   computed_ = node_set(g_.size);
@@ -449,7 +449,7 @@ template <class T> status program<T>::reserve_values(binding<T>& with, const siz
     store_as_t(l.result);
   }
   for (const nodes_launch& l : p_.all<nodes_launch>())  // an all-reduce keeps the element type of its operand
-    if (row(g_[l.first].what).kind == op_class::collective && stored_as_t_[unshaped(g_, g_[l.first].a)])
+    if (traits_of(g_[l.first].what).kind == op_class::collective && stored_as_t_[unshaped(g_, g_[l.first].a)])
       stored_as_t_.add(l.first);
   for (const wgrad_sum& s : p_.all<wgrad_sum>())  // dW = dyᵀ x, as large as the weight, and elementwise functions of it
     if (!s.by_column && is_large_matrix(with, s.result)) stored_as_t_.add(s.result);

@@ -185,7 +185,7 @@ class values {
   }
   // Copies a computed node to `to`, in any element type.
   status copy(cudaStream_t stream, id i, const element_ptr<float>& to) const;
-  long long elements(id i) const { return count(*g_, i, s_); }
+  long long elements(id i) const { return element_count(*g_, i, s_); }
 
  private:
   // All-reduce: copies the operand to `to`, then replaces it by the sum or the maximum over all ranks.
@@ -198,7 +198,7 @@ class values {
   // Is node i a tensor of the caller or a reshape, which have no memory of their own?
   bool is_external(id i) const {
     const op o = (*g_)[i].what;
-    return row(o).from == source::tensor || row(o).from == source::integers || o == op::reshape;
+    return traits_of(o).from == source::tensor || traits_of(o).from == source::integers || o == op::reshape;
   }
 
   const graph* g_ = nullptr;
@@ -223,7 +223,7 @@ class values {
 GRAFT_GPU_LIBRARY status values::compute_node(cudaStream_t stream, id i, element_ptr<float> to) {
   const node& v = (*g_)[i];
   const view& leaf = leaves_[i];
-  if (row(v.what).from == source::tensor) return put(i, {const_cast<void*>(leaf.data), leaf.type}), status(ok);
+  if (traits_of(v.what).from == source::tensor) return put(i, {const_cast<void*>(leaf.data), leaf.type}), status(ok);
   if (is_external(i)) return ok;
   if (to.at == nullptr) to = into_[i];
   if (to.at == nullptr) {
@@ -243,7 +243,7 @@ GRAFT_GPU_LIBRARY status values::compute_node(cudaStream_t stream, id i, element
   tensor<float>* const operand[3] = {&x.a, &x.b, &x.c};
   for (int o = 0; o < 3; ++o)
     if (const id from = v.operand(o); from >= 0) {
-      if (row((*g_)[from].what).from == source::integers)
+      if (traits_of((*g_)[from].what).from == source::integers)
         x.ids = static_cast<const std::int64_t*>(leaves_[from].data);
       else if (v.what == op::gather && quantized_leaf(from) != nullptr)
         looked_up = quantized_leaf(from);
@@ -258,7 +258,7 @@ GRAFT_GPU_LIBRARY status values::compute_node(cudaStream_t stream, id i, element
                                  v.ta,       evaluator<float>{*g_, s_}.shard(v)};
     return dequantized_->functions().gather(stream, f);
   }
-  if (row(v.what).kind == op_class::collective) return exchange(stream, i, x.a, to);
+  if (traits_of(v.what).kind == op_class::collective) return exchange(stream, i, x.a, to);
   if (scratch_at_ == nullptr)
     if (status s = scratch_.reserve(scratch(i)); !s) return s;
   x.overwrites = v.what == op::rotate_grad, x.composed = composed_of(i);
@@ -289,7 +289,7 @@ GRAFT_GPU_LIBRARY status values::copy(cudaStream_t stream, id i, const element_p
 }
 GRAFT_GPU_LIBRARY status values::exchange(cudaStream_t stream, id i, const tensor<float>& from,
                                           const element_ptr<float>& to) const {
-  const char* const name = row((*g_)[i].what).name;
+  const char* const name = traits_of((*g_)[i].what).name;
   if (ranks_ == nullptr || ranks_->link == nullptr)
     return fail(name, " needs the ranks that compute with this one: give them with the model's options");
   const auto bytes = static_cast<std::size_t>(elements(i) * bits_of(to.type) / 8);

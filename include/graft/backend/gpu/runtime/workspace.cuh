@@ -39,7 +39,7 @@ class workspace_layout {
   };
   // Assigns offsets to the values of `written`, which is in launch order; `workspace` bytes at the beginning are shared
   // by all launches. If the layout is unchanged and fits the memory, no address changes.
-  status reserve(const graph& g, const plan& p, const sequence<value>& written, long long workspace) {
+  status reserve(const graph& g, const launch_plan& p, const sequence<value>& written, long long workspace) {
     sequence<int> last_use(g.size, -1);
     for (int l = 0; l < p.launches.size(); ++l) each_read(g, p, l, [&](id i) { last_use[i] = max_of(last_use[i], l); });
     for (int k = 0; k < g.outs; ++k) last_use[unshaped(g, g.out[k].at)] = p.launches.size();
@@ -95,7 +95,7 @@ class workspace_layout {
     return all;
   }
   static long long aligned(long long bytes) { return (bytes + 255) / 256 * 256; }
-  template <class F> static void each_read(const graph& g, const plan& p, int index, F f) {
+  template <class F> static void each_read(const graph& g, const launch_plan& p, int index, F f) {
     const graft::launch& l = p.launches[index];
     auto read = [&](id i) {
       if (i >= 0) f(unshaped(g, i));

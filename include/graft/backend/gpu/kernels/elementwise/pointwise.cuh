@@ -126,13 +126,13 @@ struct binary_vec8 {
 // combine() for any executor of functors, and, with vectors, on a stream.
 template <class On, class Real>
 status combine(const On& on, op what, const tensor<Real>& out, const tensor<Real>& a, const tensor<Real>& b) {
-  return on.elements(out.count(), binary<Real>(what, out, a, b), row(what).name);
+  return on.elements(out.count(), binary<Real>(what, out, a, b), traits_of(what).name);
 }
 template <runs_on_stream On>
 status combine(const On& on, op what, const tensor<float>& out, const tensor<float>& a, const tensor<float>& b) {
   const binary<float> f(what, out, a, b);
-  if (!binary_vec8::fits(out, a, b)) return on.elements(out.count(), f, row(what).name);
-  return on.elements(out.count() / 8, binary_vec8(f, out, a, b), row(what).name);
+  if (!binary_vec8::fits(out, a, b)) return on.elements(out.count(), f, traits_of(what).name);
+  return on.elements(out.count() / 8, binary_vec8(f, out, a, b), traits_of(what).name);
 }
 
 template <class Real> struct unary {

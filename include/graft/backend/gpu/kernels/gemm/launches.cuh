@@ -10,7 +10,7 @@ namespace graft::gpu {
 template <> struct launch_on_gpu<gemm_launch> {
   static constexpr bool operands_are_packed = true;
   template <class T>
-  static void describe(text& t, const graph&, const plan& p, const binding<T>& with, const gemm_launch& l,
+  static void describe(text& t, const graph&, const launch_plan& p, const binding<T>& with, const gemm_launch& l,
                        long long tokens, const gemm_kernel_mask& have) {
     const gemm_binding<T>& product = with.products[l.product];
     if (const quantized_choice quantized = product.quantized_choice_for(tokens, p.to); quantized.groups > 0) {
@@ -44,7 +44,7 @@ template <> struct launch_on_gpu<gemm_launch> {
     if (l.gated >= 0) to.add(l.gated);
     if (l.norm >= 0) {  // the sums of squares follow the rows
       const id x = in.p_.template all<rowwise_launch>()[l.norm].result;
-      const long long bytes = count(in.g_, x, to.sizes) * static_cast<long long>(sizeof(T));
+      const long long bytes = element_count(in.g_, x, to.sizes) * static_cast<long long>(sizeof(T));
       to.add_bytes(x, bytes + in.bytes_of_squares(to.with, x));
     }
     const gemm_slots& first = in.p_.products[l.product];

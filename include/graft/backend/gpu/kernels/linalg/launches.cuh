@@ -21,7 +21,7 @@ template <> struct launch_on_gpu<matrix_chain> {
   template <class T> static long long scratch(const program<T>& in, const matrix_chain& c, const size_values& s) {
     if (!c.sums()) return 0;
     const long long tokens = in.g_.sizes.value(in.g_[c.z].d[1], s),
-                    each = count(in.g_, c.left_sum, s) + count(in.g_, c.right_sum, s);
+                    each = element_count(in.g_, c.left_sum, s) + element_count(in.g_, c.right_sum, s);
     return chain_blocks(tokens) * each * static_cast<long long>(sizeof(float));
   }
   template <class T> static status run(execution<T>& e, const matrix_chain& c, const graft::launch&) {

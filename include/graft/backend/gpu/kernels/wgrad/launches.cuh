@@ -9,9 +9,9 @@ namespace graft::gpu {
 template <> struct launch_on_gpu<wgrad_sum> {
   static constexpr bool operands_are_packed = true;
   template <class T>
-  static void describe(text& t, const graph& g, const plan&, const binding<T>&, const wgrad_sum& s, long long,
+  static void describe(text& t, const graph& g, const launch_plan&, const binding<T>&, const wgrad_sum& s, long long,
                        const gemm_kernel_mask&) {
-    t << row(g[s.product].what).name << " wgrad";
+    t << traits_of(g[s.product].what).name << " wgrad";
   }
   template <class T, class F> static void each_own_node(const program<T>&, const wgrad_sum&, F) {}
   template <class T> static void each_stored(const program<T>&, const wgrad_sum&, const stored_nodes<T>&) {}
