@@ -255,6 +255,27 @@ def _derived(layer, adapter, leaf, out, features):
 _NAMES = {"psoft_A": "_psoft_A_cache", "psoft_B": "_psoft_B_cache"}
 
 
+def _tinylora_group(layer, adapter):
+    """The key of the vector that a layer shares with its group. Some releases of PEFT keep it in the layer, others keep
+    the vector itself."""
+    if hasattr(layer, "_tinylora_v_key"):
+        return layer._tinylora_v_key[adapter]
+    vector = layer._tinylora_v_ref[adapter]
+    for key, shared in layer.tinylora_v[adapter].items():
+        if shared is vector:
+            return key
+    raise Unsupported("'tinylora_v' of the model does not have the vector that the layer reads")
+
+
+def refs_of(leaves, layer, adapter, out, features):
+    """Where the tensors of an adapter lie in a layer. Some of them are in attributes that PEFT renames between releases,
+    and a layer without them stays with PEFT."""
+    try:
+        return [ref_of(leaf, layer, adapter, out, features) for leaf in leaves]
+    except (AttributeError, KeyError) as e:
+        raise Unsupported(f"the module of this release of PEFT holds its tensors in another form: {e}") from None
+
+
 def ref_of(leaf, layer, adapter, out, features):
     name = leaf["name"]
     if name == "base_layer.bias":
@@ -265,7 +286,7 @@ def ref_of(leaf, layer, adapter, out, features):
     elif leaf["layout"] == "parts":
         ref = _parts(layer, adapter, name, len(leaf["shape"]))
     elif name == "tinylora_v":
-        ref = TensorRef(name, adapter, (layer._tinylora_v_key[adapter],))
+        ref = TensorRef(name, adapter, (_tinylora_group(layer, adapter),))
     else:
         ref = _entry(layer, adapter, _NAMES.get(name, name))
     found, expected = ref.raw(layer), leaf["shape"]
@@ -479,7 +500,7 @@ def branch_of(layer, adapter, configs, module):
     branch._dropout, branch._parameters = _BRANCHES[kind]
     branch.scalings, branch.inside = scalings_of(layer, (adapter,)), Inside(layer)
     d = _describe(layer, adapter, branch.config, module, out, features, False)
-    branch.refs = [ref_of(leaf, layer, adapter, out, features) for leaf in d["leaves"]]
+    branch.refs = refs_of(d["leaves"], layer, adapter, out, features)
     for ref in branch.refs:
         ref.find_place(layer)
         ref.bring_to(branch.memory[0])
@@ -533,7 +554,7 @@ def plan_of(layer, adapters, configs, module):
         present.append(adapter)
         _refuse_variants(layer, adapter, config)
         d = _describe(layer, adapter, config, module, out, features, has_bias)
-        refs = [ref_of(leaf, layer, adapter, out, features) for leaf in d["leaves"]]
+        refs = refs_of(d["leaves"], layer, adapter, out, features)
         described.append(_adapter_text(d, layer, adapter))
         plan.refs += refs
         plan.trains_bias = plan.trains_bias or d["trains_bias"]

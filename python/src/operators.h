@@ -45,9 +45,9 @@ struct device {
 };
 inline device device_of(const Tensor& t) {
   device d;
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(t.get(), &d.type));
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(t.get(), &d.type));
   if (d.type == aoti_torch_device_type_cpu()) return d;
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_index(t.get(), &d.index));
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_index(t.get(), &d.index));
   return d;
 }
 inline std::string name_of_device(const device& d) {
@@ -91,7 +91,7 @@ inline allocated allocate(const std::vector<std::int64_t>& sizes, ScalarType typ
   AtenTensorHandle made = nullptr;
   const auto dim = static_cast<std::int64_t>(sizes.size());
   const std::int32_t number = torch::stable::detail::to<std::int32_t>(torch::stable::detail::from(type));
-  STABLE_TORCH_ERROR_CODE_CHECK(
+  TORCH_ERROR_CODE_CHECK(
       aoti_torch_empty_strided(dim, sizes.data(), strides.data(), number, where.type, where.index, &made));
   allocated a{Tensor(made), {}};
   a.memory = {a.tensor.data_ptr(), dtype_of(a.tensor, "output"), {1, 1, 1, 1}, static_cast<int>(dim)};
@@ -171,8 +171,7 @@ std::tuple<Tensor, Tensor> forward_in(const Tensor& x, const std::vector<Tensor>
   const call_views c = views_of<Engine>(&x, tensors, spec, where);
   const std::int64_t rows = x.size(0), width = save ? take_value(layer->saved_width(c.all)) : 0;
   const allocated y = allocate({rows, spec.is_branch() ? spec.out : tensors[0].size(0)}, x.scalar_type(), where);
-  const allocated saved =
-      allocate({save ? rows : 0, width}, engine_traits<Engine>::stored, where);
+  const allocated saved = allocate({save ? rows : 0, width}, engine_traits<Engine>::stored, where);
   // A value of no elements may have a null address, which would say that nothing is to be saved.
   static unsigned char nothing[1];
   if (rows > 0)
@@ -195,8 +194,7 @@ std::vector<Tensor> backward_in(const Tensor& dy, const Tensor& x, const std::ve
   const view dy_view = view_of_tensor<Engine>(dy, "dy", where, c.owned);
   const view saved_view = view_of_tensor<Engine>(saved, "saved", where, c.owned);
   const long long width = take_value(layer->saved_width(c.all));
-  if (saved_view.count() != c.x.size[0] * width || saved_view.type != Engine::storage_type ||
-      !saved_view.contiguous())
+  if (saved_view.count() != c.x.size[0] * width || saved_view.type != Engine::storage_type || !saved_view.contiguous())
     raise(fail("'saved' has shape ", shape_of(saved_view), ", expected [", c.x.size[0], ", ", width,
                "] as adapted_linear returned it for the same x with save = True"));
   std::vector<Tensor> out;

@@ -47,7 +47,7 @@ template <class T> struct engine_traits<gpu::engine<T>> {
         raise(fail("x is in the memory of ", name_of_device(where).c_str(),
                    ", and other tensors of the layer are on a GPU; move the module and its input to one device"));
       void* stream = nullptr;
-      STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(where.index, &stream));
+      TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(where.index, &stream));
       at_.stream = static_cast<cudaStream_t>(stream);
       cudaStreamCaptureStatus captured = cudaStreamCaptureStatusNone;
       pytorch::check(gpu::check(cudaStreamIsCapturing(at_.stream, &captured), "asking for a capture"));

@@ -14,8 +14,8 @@ Tensor column_major(const void* data, char form, int rows, int cols, int stride,
   const std::int64_t sizes[] = {rows, cols};
   const std::int64_t strides[] = {transposed ? stride : 1, transposed ? 1 : stride};
   AtenTensorHandle made = nullptr;
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_create_tensor_from_blob(const_cast<void*>(data), 2, sizes, strides, 0, type,
-                                                                   aoti_torch_device_type_cpu(), 0, &made));
+  TORCH_ERROR_CODE_CHECK(aoti_torch_create_tensor_from_blob(const_cast<void*>(data), 2, sizes, strides, 0, type,
+                                                            aoti_torch_device_type_cpu(), 0, &made));
   return Tensor(made);
 }
 // c = beta c + alpha op(a) op(b); with beta 0, c is not read.
@@ -24,8 +24,8 @@ void multiply(char form_a, char form_b, int m, int n, int k, Real alpha, const R
               int b_stride, Real beta, Real* c, int c_stride, std::int32_t type) {
   const Tensor left = column_major(a, form_a, m, k, a_stride, type),
                right = column_major(b, form_b, k, n, b_stride, type), out = column_major(c, 'N', m, n, c_stride, type);
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_cpu_addmm_out(out.get(), out.get(), left.get(), right.get(),
-                                                         static_cast<double>(beta), static_cast<double>(alpha)));
+  TORCH_ERROR_CODE_CHECK(aoti_torch_cpu_addmm_out(out.get(), out.get(), left.get(), right.get(),
+                                                  static_cast<double>(beta), static_cast<double>(alpha)));
 }
 
 }  // namespace
