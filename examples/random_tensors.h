@@ -81,7 +81,7 @@ template <class Layer> class random_tensors {
   }
   tensor random(const graft::graph& g, const graft::node& leaf, double center) {
     tensor t{{}, {nullptr, graft::dtype_of<real>()}, leaf.what == graft::op::param};
-    const graft::axes listed = graft::listed_axes(leaf);
+    const graft::axis_range listed = graft::listed_axes(leaf);
     for (int axis = listed.first; axis < listed.last; ++axis)
       t.shape.size[t.shape.rank++] = g.sizes.value(leaf.d[axis], sizes_in(g));
     t.data.resize(static_cast<std::size_t>(t.shape.count()));

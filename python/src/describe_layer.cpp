@@ -2,7 +2,7 @@
 // describe_layer(): the steps of io::read_peft_layer() that need no data of tensors, so that the tensors stay those of
 // the PyTorch module. What PEFT computes instead of storing lies in its modules already, so nothing is recomputed here.
 #include <graft/io/peft/adapter_config.h>
-#include <graft/io/peft/layer.h>
+#include <graft/io/peft/layer_reader.h>
 
 #include <cstdio>
 

@@ -69,6 +69,33 @@ def test_twice_is_once(calls):
     assert calls.count == 2
 
 
+def test_both_forms_of_the_vector_of_tinylora(calls):
+    model, other = pair("tinylora")
+    for layer in (other.base_model.model.first, other.base_model.model.second):
+        held = layer.tinylora_v["default"]
+        vector = getattr(layer, "_tinylora_v_ref", {}).get("default")
+        key = layer._tinylora_v_key["default"] if vector is None else next(k for k, v in held.items() if v is vector)
+        for name, value in (("_tinylora_v_key", key), ("_tinylora_v_ref", held[key])):
+            kept = {n: layer.__dict__.pop(n) for n in ("_tinylora_v_key", "_tinylora_v_ref") if n in layer.__dict__}
+            setattr(layer, name, {"default": value})
+            graft_torch.accelerate(graft_torch.restore(other))
+            assert set(graft_torch.report(other).values()) == {"graft: tinylora"}
+            assert same(model, other)
+            del layer.__dict__[name]
+            layer.__dict__.update(kept)
+    assert calls.count == 8
+
+
+def test_a_layer_in_an_unknown_form_stays_with_peft(calls):
+    model = make("tinylora")
+    first = model.base_model.model.first
+    for name in ("_tinylora_v_key", "_tinylora_v_ref"):
+        first.__dict__.pop(name, None)
+    lines = list(graft_torch.report(graft_torch.accelerate(model)).values())
+    assert lines[0].startswith("PEFT: the module of this release of PEFT holds its tensors in another form: ")
+    assert lines[1] == "graft: tinylora"
+
+
 def test_a_model_without_adapters_is_refused():
     with pytest.raises(ValueError, match="no adapters of PEFT"):
         graft_torch.accelerate(Net())
