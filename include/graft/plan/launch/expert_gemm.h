@@ -7,6 +7,8 @@
 #include <graft/derive/traversal.h>
 #include <graft/plan/launch/nodes.h>
 
+#include <initializer_list>
+
 namespace graft {
 
 struct expert_gemm {
