@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weight loader of the quantized skinny GEMM (skinny_sm90.cuh): each warp copies its own columns of units (16 rows of
-// W) and their scales into shared memory by cp.async, quant_stages units in flight.
+// The dequantizing loader of the quantized skinny GEMM (skinny_sm90.cuh): each warp copies its own columns of units (16
+// rows of W) and their scales into shared memory by cp.async, quant_stages units in flight; dequantize_registers.cuh
+// dequantizes them on the way to the tensor cores.
 //
 // It also defines the kernel arguments and the layout of shared memory. Partial sums use the halves of the pair table's
 // rows that no one reads, and memory of their own after that.
