@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // golden DIR [--on cpu|eager|cuda|cuda-bf16|cuda-eager]: every case under DIR/layers, DIR/models and DIR/gguf through
 // the library, one line a case with the largest relative error of each tensor. A case that cannot be represented is a
-// failure. Models run by fused plans only,
-// cuda-bf16 is of models, whose bounds are computed and printed too (bf16_model.h), and GGUF files run on the CPU;
-// --keep FOLDER keeps the adapters that they trained and wrote (peft_reads.py).
+// failure. Models run by fused plans only, cuda-bf16 is of models, whose bounds are computed and printed too
+// (bf16_model.h), and GGUF files run on the CPU; --keep FOLDER keeps the adapters that they trained and wrote
+// (peft_reads.py).
 #include <graft/model/on_cpu.h>
 
 #include <cstdio>

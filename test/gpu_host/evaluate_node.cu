@@ -49,7 +49,7 @@ template <class Real> status multiply(const on_host& on, const gpu::products<Rea
       }
   return ok;
 }
-// Expert by expert; so does the rule for rows of experts that another rank has.
+// Multiplies expert by expert. Rows of experts that another rank has become zero, as in the kernel.
 template <class Real> status multiply_groups(const on_host& on, const gpu::grouped_products<Real>& g) {
   if (!g.is_wgrad && g.mine.end != 0)
     for (long long i = 0; i < g.out.count(); ++i) g.out.p.put(i, Real(0));
