@@ -193,7 +193,7 @@ template <class T, class Shape> status launch_grouped_mma(cudaStream_t stream, c
       !s)
     return s;
   const long long blocks = blocks_of(g, Shape::rows, Shape::cols);
-  if (blocks > 0x7fffffffLL) return fail("a grouped GEMM has more tiles than a grid");
+  if (blocks > 0x7fffffffLL) return fail("a grouped GEMM has more tiles than a grid; call with fewer tokens");
   grouped_products<float> argument = g;
   void* arguments[] = {&argument};
   cudaLaunchAttribute early = pdl_attribute();
@@ -238,7 +238,7 @@ status multiply_groups(const on_stream& on, const grouped_products<Real>& g) {
       if (type == dtype::f16) return run_grouped_mma<__half>(on.stream, g);
   }
   const long long blocks = blocks_of(g, product_tile_size, product_tile_size);
-  if (blocks > 0x7fffffffLL) return fail("a grouped GEMM has more tiles than a grid");
+  if (blocks > 0x7fffffffLL) return fail("a grouped GEMM has more tiles than a grid; call with fewer tokens");
   return launch_pdl(on.stream, &grouped_tiled_products<Real>, static_cast<unsigned>(blocks), product_threads,
                     "grouped GEMM", g);
 }
