@@ -114,6 +114,25 @@ TEST_CASE("gpu: the gradients of LoRA in 16 bit, ragged sizes, all ranks") {
       CHECK(e.parameters < 8e-3);
     }
 }
+TEST_CASE("gpu: LoRA trained with few tokens by skinny GEMMs in both layouts, ragged sizes, all ranks") {
+  if (no_gpu()) return;
+  for (const dtype type : {dtype::bf16, dtype::f16})
+    for (const shape s : {shape{1, 64, 64, 16},
+                          {8, 4096, 4096, 16},
+                          {16, 776, 1032, 5},
+                          {17, 104, 136, 20},
+                          {64, 1024, 1024, 64},
+                          {33, 512, 96, 32},
+                          {40, 1048, 15368, 16},
+                          {64, 15368, 520, 64},
+                          {24, 72, 4096, 33},
+                          {5, 33, 7, 2}}) {
+      INFO(std::string(name_of(type)), " ", s.tokens, " x ", s.out, " x ", s.in, ", rank ", s.r);
+      const errors e = errors_of("lora", s, type, true);
+      CHECK(e.dx < 5e-3);
+      CHECK(e.parameters < 8e-3);
+    }
+}
 TEST_CASE("gpu: LoRA's wgrads fused into the dgrad, ragged sizes, the same bits") {
   if (no_gpu()) return;
   struct with {

@@ -68,7 +68,7 @@ TEST_CASE("choose: blocks wait for each other only if all are resident") {
 TEST_CASE("choose: wgrads are fused if they take no longer than the dgrad's tiles") {
   auto fused_wgrads = [](long long m, int out, int in, int rank, const target& on = h200) {
     gemm_problem p{dtype::bf16, m, in, out, rank};
-    p.nn = p.stores_extra = true;
+    p.nn = p.stores_shrink = true;
     p.fused_wgrads[0] = {out, rank, false}, p.fused_wgrads[1] = {in, rank, true};
     return choose(p, on);
   };
@@ -83,7 +83,7 @@ TEST_CASE("choose: wgrads are fused if they take no longer than the dgrad's tile
   CHECK(fused_wgrads(4096, 4096, 4096, 256).fused_wgrads == 0);
   CHECK(fused_wgrads(4096, 4096, 4096, 16, a100).fused_wgrads == 0);
   gemm_problem counted{dtype::bf16, 4096, 4096, 4096, 64};
-  counted.nn = counted.stores_extra = true;
+  counted.nn = counted.stores_shrink = true;
   counted.fused_wgrads[0] = {4096, 64, false}, counted.fused_wgrads[1] = {4096, 64, true};
   CHECK(gemm_kernels(counted, h200) == 2);
   counted.outputs_shrink = true, counted.rank = counted.fused_wgrads[0].rank = counted.fused_wgrads[1].rank = 60;
@@ -166,23 +166,26 @@ TEST_CASE("choose: with several waves of tiles that share a branch, the next ker
 TEST_CASE("choose: a weight in NN layout, and a stored shrink result") {
   gemm_problem p{dtype::bf16, 16, 4096, 4096, 16};
   p.nn = true;
-  CHECK(choose(p, h200).path == gemm_path::gemm);
+  const gemm_choice few = choose(p, h200);
+  CHECK((few.path == gemm_path::skinny && few.skinny.nn && few.skinny.rows == 64 && few.skinny.splits == 2));
   CHECK(choose(p, a100).path == gemm_path::mma);
-  CHECK_FALSE(takes_skinny_nn(p, h200));  // with a low-rank branch
-  p.rank = 0;
-  CHECK(takes_skinny_nn(p, h200));
   CHECK(gemm_kernels(p, h200) == 1);
-  p.epilogue_steps = true;
-  CHECK_FALSE(takes_skinny_nn(p, h200));
-  p.epilogue_steps = false, p.m = 17;
-  CHECK_FALSE(takes_skinny_nn(p, h200));
-  p.m = 16, p.type = dtype::f32;
-  CHECK_FALSE(takes_skinny_nn(p, h200));
-  p.type = dtype::bf16, p.rank = 16;
+  p.stores_shrink = true;
+  CHECK(choose(p, h200) == few);
+  p.n = 14336;  // as many tiles as fill the device once
+  CHECK((choose(p, h200).skinny.rows == 128 && choose(p, h200).skinny.splits == 1));
+  p.n = 4096, p.m = 65;
+  CHECK(choose(p, h200).path == gemm_path::gemm);
+  p.m = 16, p.prologue = true, p.rank = 0;  // a factor per column of dy
+  CHECK(choose(p, h200).path == gemm_path::gemm);
+  p.prologue = false, p.rank = 16;
   p.n = 4092;  // rows do not begin at multiples of 16 bytes
   CHECK(choose(p, h200).path == gemm_path::simt);
-  p.nn = false, p.stores_extra = true, p.n = 4096;
+  p.nn = false, p.n = 4096;  // forward in training
+  CHECK((choose(p, h200).path == gemm_path::skinny && !choose(p, h200).skinny.nn));
+  p.stores_pre_epilogue = true;
   CHECK(choose(p, h200).path == gemm_path::gemm);
+  p.stores_pre_epilogue = false;
   const gemm_kernel_mask own = gemm_kernels_for({.n = 4096, .k = 4096, .rank = 16, .nn = true});
   p.nn = true, p.m = 4096;
   CHECK(choose(p, h200, own).path == gemm_path::gemm);
@@ -205,11 +208,29 @@ TEST_CASE("choose: wgrads use as many thread blocks as there are multiprocessors
   CHECK(choose_wgrad({dtype::bf16, 4096, 4096, 16, false}, h200, all).rank == 0);
   CHECK(choose_wgrad({dtype::bf16, 4096, 4096, 16}, a100, all).rank == 0);
 }
+TEST_CASE("choose: the wgrads of A and of B share a launch") {
+  const gemm_kernel_mask all = every_gemm_kernel();
+  const wgrad_problem both[2] = {{dtype::bf16, 512, 4096, 16}, {dtype::bf16, 512, 4096, 16}};
+  const wgrad_choice c = choose_wgrads(both, 2, h200, all);
+  CHECK((c.rank == 16 && c.splits == 2));  // 64 tiles
+  const wgrad_problem other[2] = {{dtype::bf16, 512, 4096, 16}, {dtype::bf16, 512, 4096, 64}};
+  CHECK(choose_wgrads(other, 2, h200, all).rank == 0);  // kernels of other ranks
+  const wgrad_problem wide[2] = {{dtype::bf16, 512, 4096, 256}, {dtype::bf16, 512, 4096, 256}};
+  CHECK(choose_wgrads(wide, 2, h200, all).rank == 0);
+  gemm_problem dgrad{dtype::bf16, 512, 4096, 4096, 16};
+  dgrad.nn = dgrad.stores_shrink = true;
+  dgrad.fused_wgrads[0] = {4096, 16, false}, dgrad.fused_wgrads[1] = {4096, 16, true};
+  CHECK(gemm_kernels(dgrad, h200) == 2);
+  dgrad.m = 16;
+  CHECK(gemm_kernels(dgrad, h200) == 2);
+  dgrad.fused_wgrads[1].columns = 0;
+  CHECK(gemm_kernels(dgrad, h200) == 2);
+}
 TEST_CASE("choose: every kernel has its own bit") {
   const gemm_kernel_mask all = every_gemm_kernel();
-  // 3 token counts, 5 shapes, 4 ranks; 224 rows have no memory for rank 64; a skinny GEMM in NN layout; mma.sync.
-  CHECK(std::popcount(all.skinny) == 57 + 2);
-  CHECK(all.has_skinny_nn());
+  // 3 token counts, 5 shapes, 4 ranks; 224 rows have no memory for rank 64; mma.sync.
+  CHECK(std::popcount(all.skinny) == 57 + 1);
+  CHECK(std::popcount(all.skinny_nn) == 2 * 4);  // 2 shapes, 4 ranks
   // 2 tiles, 2 layouts of W, 4 ranks and a prologue; wgrads of 3 ranks, also fused; two of a wide rank and dots;
   // rotations.
   CHECK(std::popcount(all.gemms) == 2 * 2 * 5 + 3 + 3 + 3 + 2);

@@ -85,11 +85,11 @@ struct reached_kernels {
   gpu::gemm_kernel_mask all{};
 
   void add(const gemm_problem& p, const target& to) {
-    if (gpu::takes_skinny_nn(p, to)) return all.add_skinny_nn();
     if (gpu::rotation_inside_gemm(p, to, own)) all.add_fused_rotation(p.prologue);
     const gpu::gemm_choice c = gpu::choose(p, to, own);
     const int first = p.nn ? gpu::first_nn : 0;
     const auto skinny = [&](int rank) {
+      if (c.skinny.nn) return all.add_skinny_nn(gpu::nn_shape_index(c.skinny.rows), rank);
       all.add_skinny(c.skinny.tokens, gpu::shape_index(c.skinny.rows, c.skinny.any), rank);
     };
     switch (c.path) {
@@ -169,6 +169,7 @@ template <class Layer> void check_products(const std::string& name, const graph&
        own.skinny & ~reached.all.skinny);
   CHECK((own.gemms & ~reached.all.gemms) == 0);
   CHECK((own.skinny & ~reached.all.skinny) == 0);
+  CHECK((own.skinny_nn & ~reached.all.skinny_nn) == 0);
 }
 template <class Layer> void check(const std::string& name, const graph& g, gpu::launch_mask has) {
   for (target to : {gpu::device_target("large", 90, 132, 66), gpu::device_target("small", 90, 78, 39), sm_80})

@@ -44,8 +44,12 @@ void gemms(const gemm_kernel_mask& have) {
         if (have.has_skinny(tokens, shape, rank))
           kernel("skinny_kernel", ", " + number(tokens) + ", " + number(skinny_shapes[shape].rows) + ", " +
                                       number(skinny_shapes[shape].splits) + ", " + number(rank) + ", " +
-                                      boolean(shape == fallback_shape));
-  if (have.has_skinny_nn()) kernel("skinny_nn_kernel", "");
+                                      boolean(shape == fallback_shape) + ", false");
+  for (int shape = 0; shape < skinny_nn_shape_count; ++shape)
+    for (const int rank : {0, 16, 32, 64})
+      if (have.has_skinny_nn(shape, rank))
+        kernel("skinny_kernel", ", 64, " + number(skinny_nn_shapes[shape].rows) + ", " +
+                                    number(skinny_nn_shapes[shape].splits) + ", " + number(rank) + ", false, true");
   kernel("gemm_mma_kernel", ", " + boolean(have.has_mma()));  // other devices than Hopper need it
   kernel("gemm_simt_kernel", "");
 }

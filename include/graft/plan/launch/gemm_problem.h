@@ -19,18 +19,21 @@ struct gemm_problem {
   dtype type = dtype::bf16;
   long long m = 0;
   int n = 0, k = 0;
-  int rank = 0;                   // of the low-rank branches together; 0: none
-  bool aligned = true;            // all pointers are multiples of 16 bytes
-  bool plain = true;              // neither activation nor residual
-  bool epilogue_steps = false;    // there is a factor or a summand per output column
-  bool prologue = false;          // there is a factor per column of x
-  bool nn = false;                // W is stored [in, out] and read in that layout
-  bool stores_extra = false;      // U, or the accumulators before the epilogue, are stored besides y
-  bool outputs_shrink = false;    // U is an output of the graph, without padding
-  bool shrink_input = false;      // U comes from an earlier launch, without padding
-  long long output_rotation = 0;  // columns that the rotation of y mixes; 0: there is none
+  int rank = 0;                      // of the low-rank branches together; 0: none
+  bool aligned = true;               // all pointers are multiples of 16 bytes
+  bool plain = true;                 // neither activation nor residual
+  bool epilogue_steps = false;       // there is a factor or a summand per output column
+  bool prologue = false;             // there is a factor per column of x
+  bool nn = false;                   // W is stored [in, out] and read in that layout
+  bool stores_shrink = false;        // U is stored besides y
+  bool stores_pre_epilogue = false;  // the accumulators before the epilogue are stored besides y
+  bool outputs_shrink = false;       // U is an output of the graph, without padding
+  bool shrink_input = false;         // U comes from an earlier launch, without padding
+  long long output_rotation = 0;     // columns that the rotation of y mixes; 0: there is none
   fused_wgrad_shape fused_wgrads[2]{};
   quant_format stored{};  // format of a quantized weight
+
+  constexpr bool stores_extra() const { return stores_shrink || stores_pre_epilogue; }
 };
 
 constexpr gemm_problem shape_of(const graph& g, const gemm_slots& p, const size_values& s, dtype type,
@@ -48,11 +51,11 @@ constexpr gemm_problem shape_of(const graph& g, const gemm_slots& p, const size_
   shape.nn = !p.weight_is_nt && (base_leaf(g, p.weight) >= 0 || updated_weight_at(g, p.weight).found);
   if (base_leaf(g, p.weight) >= 0) shape.stored = stored;
   for (const low_rank_branch& b : p.branches) {
-    shape.stores_extra = shape.stores_extra || b.stores_shrink;
+    shape.stores_shrink = shape.stores_shrink || b.stores_shrink;
     shape.outputs_shrink = shape.outputs_shrink || (b.stores_shrink && is_output(g, b.s));
     shape.shrink_input = shape.shrink_input || !b.computes_shrink;
   }
-  shape.stores_extra = shape.stores_extra || p.pre_epilogue >= 0;
+  shape.stores_pre_epilogue = p.pre_epilogue >= 0;
   if (p.output_rotation >= 0) shape.output_rotation = rotation_width(size(g[p.result].b, 0), size(g[p.result].b, 3));
   return shape;
 }

@@ -25,7 +25,7 @@ struct gemm_variant {
   int group = 0;  // tile rows per group of the tile order (L2 reuse); 0: the rule's choice
 };
 namespace detail {
-inline constexpr gemm_kernel_mask every_kernel_bit{~std::uint64_t{0}, ~std::uint32_t{0}};
+inline constexpr gemm_kernel_mask every_kernel_bit{~std::uint64_t{0}, ~std::uint32_t{0}, ~std::uint32_t{0}};
 constexpr gemm_kernel_mask only_skinny_shape(int shape) {
   gemm_kernel_mask l{0, ~std::uint32_t{0}};
   for (const int tokens : {8, 16, 64})
@@ -34,7 +34,7 @@ constexpr gemm_kernel_mask only_skinny_shape(int shape) {
 }
 constexpr gemm_kernel_mask only_gemm_tile(int tile_n) {
   constexpr std::uint32_t ten = (1U << gemm_variant_count) - 1;
-  return {~std::uint64_t{0}, ~(tile_n == 128 ? ten << gemm_variant_count : ten)};
+  return {~std::uint64_t{0}, ~(tile_n == 128 ? ten << gemm_variant_count : ten), ~std::uint32_t{0}};
 }
 constexpr gemm_kernel_mask without_inner_shrink() {  // without kernels that fuse the shrink
   gemm_kernel_mask l = every_kernel_bit;
@@ -60,9 +60,6 @@ inline constexpr gemm_variant gemm_candidates[] = {
     {"tiles after a shrink", detail::without_inner_shrink()},
 };
 
-constexpr gemm_kernel_mask only(const gemm_kernel_mask& have, const gemm_kernel_mask& among) {
-  return {have.skinny & among.skinny, have.gemms & among.gemms};
-}
 template <class Choice> void add_candidate(candidates<Choice>& to, const char* name, const Choice& choice) {
   for (const candidate<Choice>& known : to)
     if (known.choice == choice) return;
@@ -76,7 +73,7 @@ inline candidates<gemm_choice> candidates_of(const gemm_problem& p, const target
   candidates<gemm_choice> all;
   const int m_pairs = static_cast<int>((p.m + 255) / 256);
   for (const gemm_variant& v : gemm_candidates) {
-    gemm_choice c = choose(p, device, only(have, v.among));
+    gemm_choice c = choose(p, device, have & v.among);
     const bool tiled = c.path == gemm_path::gemm || c.path == gemm_path::gemm_after_shrink;
     if ((c.path != gemm_path::skinny && !tiled && c.path != rule.path) || c.fused_wgrads != rule.fused_wgrads) continue;
     if (v.group > 0) {
@@ -92,7 +89,7 @@ inline candidates<skinny_choice> grouped_candidates(const gemm_problem* shapes, 
                                                     const gemm_kernel_mask& have) {
   candidates<skinny_choice> all;
   for (const gemm_variant& v : gemm_candidates)
-    if (const skinny_choice c = choose_grouped(shapes, count, device, only(have, v.among)); c.rows > 0)
+    if (const skinny_choice c = choose_grouped(shapes, count, device, have & v.among); c.rows > 0)
       add_candidate(all, v.name, c);
   return all;
 }
@@ -138,7 +135,7 @@ inline std::string name_of(const gemm_problem& p) {
                   std::to_string(p.rank);
   for (const auto& [is, word] :
        {std::pair{p.prologue, " prologue"}, std::pair{p.epilogue_steps, " epilogue"}, std::pair{!p.plain, " act"},
-        std::pair{p.nn, " NN"}, std::pair{p.stores_extra, " stores"}, std::pair{p.shrink_input, " shrink-input"}})
+        std::pair{p.nn, " NN"}, std::pair{p.stores_extra(), " stores"}, std::pair{p.shrink_input, " shrink-input"}})
     if (is) s += word;
   for (const fused_wgrad_shape& b : p.fused_wgrads)
     if (b.columns > 0) s += " wgrad " + std::to_string(b.columns) + (b.waits_for_shrink ? "w" : "");

@@ -28,10 +28,11 @@ inline constexpr int wide_tile_rank = 128;
 constexpr int wgrad_index(int rank) { return rank > 64 ? ranks : rank_index(rank); }
 
 struct gemm_kernel_mask {
-  std::uint64_t skinny = 0;  // skinny GEMMs, then the skinny NN GEMM and mma.sync GEMMs
+  std::uint64_t skinny = 0;  // skinny GEMMs, then mma.sync GEMMs
   // Bits in this order: GEMMs, wgrads, GEMMs with fused wgrads, the wide wgrad, the split-K GEMM, the GEMM with a fused
   // column-wise wgrad (rank 0), GEMMs with a fused rotation.
   std::uint32_t gemms = 0;
+  std::uint32_t skinny_nn = 0;  // skinny GEMMs with NN layout
 
   static constexpr int gemm_bit(int tile_n, int variant) { return (tile_n == 256 ? gemm_variant_count : 0) + variant; }
   static constexpr int skinny_bit(int tokens, int shape, int rank) {
@@ -41,11 +42,11 @@ struct gemm_kernel_mask {
   constexpr bool has_skinny(int tokens, int shape, int rank) const {
     return (skinny >> skinny_bit(tokens, shape, rank) & 1) != 0;
   }
-  static constexpr int skinny_nn_bit = 3 * skinny_shape_count * ranks;  // in `skinny`: the skinny GEMM with NN layout
-  constexpr bool has_skinny_nn() const { return (skinny >> skinny_nn_bit & 1) != 0; }
-  constexpr void add_skinny_nn() { skinny |= std::uint64_t{1} << skinny_nn_bit; }
+  static constexpr int skinny_nn_bit(int shape, int rank) { return shape * ranks + rank_index(rank); }
+  constexpr bool has_skinny_nn(int shape, int rank) const { return (skinny_nn >> skinny_nn_bit(shape, rank) & 1) != 0; }
+  constexpr void add_skinny_nn(int shape, int rank) { skinny_nn |= 1U << skinny_nn_bit(shape, rank); }
   // In `skinny`: mma.sync GEMMs on sm_90 too, for sizes that the wgmma kernels do not support.
-  static constexpr int mma_bit = skinny_nn_bit + 1;
+  static constexpr int mma_bit = 3 * skinny_shape_count * ranks;
   constexpr bool has_mma() const { return (skinny >> mma_bit & 1) != 0; }
   constexpr void add_mma() { skinny |= std::uint64_t{1} << mma_bit; }
   static constexpr int wide_wgrad_bit = 2 * (gemm_variant_count + ranks - 1), split_k_bit = wide_wgrad_bit + 1;
@@ -68,7 +69,12 @@ struct gemm_kernel_mask {
     skinny |= std::uint64_t{1} << skinny_bit(tokens, shape, rank);
   }
   friend constexpr bool operator==(const gemm_kernel_mask&, const gemm_kernel_mask&) = default;
-  constexpr gemm_kernel_mask operator|(const gemm_kernel_mask& o) const { return {skinny | o.skinny, gemms | o.gemms}; }
+  constexpr gemm_kernel_mask operator|(const gemm_kernel_mask& o) const {
+    return {skinny | o.skinny, gemms | o.gemms, skinny_nn | o.skinny_nn};
+  }
+  constexpr gemm_kernel_mask operator&(const gemm_kernel_mask& o) const {
+    return {skinny & o.skinny, gemms & o.gemms, skinny_nn & o.skinny_nn};
+  }
 };
 
 constexpr gemm_kernel_mask every_gemm_kernel() {
@@ -79,8 +85,9 @@ constexpr gemm_kernel_mask every_gemm_kernel() {
     for (const int tokens : {8, 16, 64})
       for (int shape = 0; shape < skinny_shape_count; ++shape)
         if (skinny_shapes[shape].rows + rank <= 256) l.add_skinny(tokens, shape, rank);
+    for (int shape = 0; shape < skinny_nn_shape_count; ++shape) l.add_skinny_nn(shape, rank);
   }
-  l.add_fused_rotation(false), l.add_fused_rotation(true), l.add_skinny_nn(), l.add_mma();
+  l.add_fused_rotation(false), l.add_fused_rotation(true), l.add_mma();
   for (const int tile : {128, 256}) l.add_gemm(tile, with_prologue), l.add_gemm(tile, first_nn + with_prologue);
   l.add_wgrad(wide_tile_rank), l.add_split_k(), l.add_fused_wgrad(0);
   return l;
@@ -143,6 +150,12 @@ constexpr unsigned compiled_skinny_shapes(const gemm_kernel_mask& have, long lon
   unsigned shapes = 0;
   for (int shape = 0; shape < skinny_shape_count; ++shape)
     shapes |= have.has_skinny(padded_tokens(m), shape, rank) ? 1U << shape : 0;
+  return shapes;
+}
+constexpr unsigned compiled_skinny_nn_shapes(const gemm_kernel_mask& have, int rank) {
+  unsigned shapes = 0;
+  for (int shape = 0; shape < skinny_nn_shape_count; ++shape)
+    shapes |= have.has_skinny_nn(shape, rank) ? 1U << shape : 0;
   return shapes;
 }
 // Tile width 128 or 256, whichever is compiled and finishes first by a wave count; 0 if neither is compiled.
@@ -250,22 +263,18 @@ constexpr bool choose_gemm(const gemm_problem& p, const target& device, const ge
   return take(0) && (c.skinny.rows > 0 || have.has_gemm(128, 0));
 }
 
-// Skinny GEMM with NN layout: dx = dy W for up to 16 rows, without a low-rank branch, by mma.sync
-// (kernels/skinny/nn_mma.cuh). With more rows, or with a separate launch for the shrink, the tiled GEMM is faster.
-constexpr bool takes_skinny_nn(const gemm_problem& p, const target& device) {
-  return is_16_bit(p.type) && p.nn && p.m > 0 && p.m <= 16 && p.rank == 0 && p.plain && !p.epilogue_steps &&
-         !p.prologue && p.aligned && p.n % 32 == 0 && p.k % 32 == 0 && device.capability >= 80;
-}
-
 constexpr gemm_choice choose(const gemm_problem& p, const target& device,
                              const gemm_kernel_mask& have = every_gemm_kernel()) {
   const bool copies = is_16_bit(p.type) && p.k % 8 == 0 && p.aligned;
-  const bool may_be_skinny = !p.nn && !p.stores_extra && !p.shrink_input;
+  const bool may_be_skinny = !p.stores_pre_epilogue && !p.shrink_input && (!p.nn || (!p.prologue && p.n % 8 == 0));
   if (copies && may_be_skinny && is_hopper(device) && p.m <= max_skinny_tokens && p.rank <= max_skinny_rank) {
     gemm_choice c;
     c.path = gemm_path::skinny;
-    c.skinny = choose_skinny(&p.n, 1, p.m, p.k, p.rank, device.sm_count, p.prologue || p.n % 2 != 0,
-                             compiled_skinny_shapes(have, p.m, p.rank));
+    if (p.nn)
+      c.skinny = choose_skinny_nn(p.n, p.k, p.rank, device.sm_count, compiled_skinny_nn_shapes(have, p.rank));
+    else
+      c.skinny = choose_skinny(&p.n, 1, p.m, p.k, p.rank, device.sm_count, p.prologue || p.n % 2 != 0,
+                               compiled_skinny_shapes(have, p.m, p.rank));
     if (c.skinny.rows > 0) return c;
   }
   const bool bare = p.rank == 0 && !p.prologue && p.plain && !p.epilogue_steps && !p.nn;
@@ -289,7 +298,7 @@ constexpr bool rotation_inside_gemm(const gemm_problem& p, const target& device,
   if (p.output_rotation <= 0 || 32 % p.output_rotation != 0 || p.n % 32 != 0 || p.rank > 0 || p.epilogue_steps ||
       !p.plain)
     return false;
-  if (!p.nn || !have.has_fused_rotation(p.prologue) || takes_skinny_nn(p, device)) return false;
+  if (!p.nn || !have.has_fused_rotation(p.prologue)) return false;
   const gemm_choice c = choose(p, device, have);
   return c.path == gemm_path::gemm && c.tile_n == 256;
 }
@@ -301,7 +310,8 @@ constexpr skinny_choice choose_grouped(const gemm_problem* all, int count, const
   if (count > max_segments) return {};
   for (int i = 0; i < count; ++i) {
     const gemm_choice single = choose(all[i], device, have);
-    if (all[i].rank != all[0].rank || single.path != gemm_path::skinny || single.skinny.any) return {};
+    if (all[i].rank != all[0].rank || single.path != gemm_path::skinny || single.skinny.any || single.skinny.nn)
+      return {};
     n[i] = all[i].n;
   }
   return choose_skinny(n, count, all[0].m, all[0].k, all[0].rank, device.sm_count, false,
@@ -322,7 +332,7 @@ constexpr skinny_choice choose_gated(const gemm_problem* all, bool separate_rank
   const int time = skinny_cost(tiles, gated_tile_rows, 1, rank, separate.tokens, sm_count),
             time_apart = skinny_cost(separate.tiles, separate.rows, separate.splits, rank, separate.tokens, sm_count);
   if (4 * time > 5 * time_apart) return {};
-  return {separate.tokens, gated_tile_rows, 1, tiles, false, true};
+  return {separate.tokens, gated_tile_rows, 1, tiles, false, false, true};
 }
 
 // Can an RMS norm of x or of the result be fused? Only in bf16: h ⊙ gain is not bounded as a norm is, and f16 ends at
@@ -331,7 +341,7 @@ constexpr bool can_fuse_norm(const gemm_problem& p, const target& device,
                              const gemm_kernel_mask& have = every_gemm_kernel()) {
   if (p.type != dtype::bf16 || p.m < 1 || p.m > max_fused_norm_tokens || !p.stored.plain()) return false;
   const gemm_choice c = choose(p, device, have);
-  return c.path == gemm_path::skinny && !c.skinny.any;
+  return c.path == gemm_path::skinny && !c.skinny.any && !c.skinny.nn;
 }
 constexpr int max_norm_columns = 1 << 16, norm_column_multiple = 64;
 constexpr bool can_norm_columns(long long columns) {
@@ -349,17 +359,34 @@ struct wgrad_choice {
   int rank = 0, splits = 1;       // columns of Q per thread block (0: no tensor core kernel); splits of the tokens
   bool one_block_per_sm = false;  // each thread block has a multiprocessor to itself
 };
-constexpr wgrad_choice choose_wgrad(const wgrad_problem& p, const target& device, const gemm_kernel_mask& have) {
-  wgrad_choice c;
-  if (!is_16_bit(p.type) || !p.aligned || !is_hopper(device) || p.m == 0) return c;
+// Columns of Q of the compiled wgrad kernel for this problem; 0: none on tensor cores.
+constexpr int wgrad_kernel_rank(const wgrad_problem& p, const target& device, const gemm_kernel_mask& have) {
+  int best = 0;
+  if (!is_16_bit(p.type) || !p.aligned || !is_hopper(device) || p.m == 0) return 0;
   for (const int rank : {64, 32, 16})
-    if (have.has_wgrad_kernel(rank) && (c.rank == 0 || p.rank <= rank)) c.rank = rank;
-  if (have.has_wgrad_kernel(wide_tile_rank) && (c.rank == 0 || p.rank > 64)) c.rank = wide_tile_rank;
-  if (c.rank == 0) return c;
-  const long long tiles = (p.columns + 127LL) / 128 * ((p.rank + c.rank - 1) / c.rank), steps = (p.m + 63) / 64;
-  c.splits = splits_for(tiles, steps, device.sm_count);
+    if (have.has_wgrad_kernel(rank) && (best == 0 || p.rank <= rank)) best = rank;
+  if (have.has_wgrad_kernel(wide_tile_rank) && (best == 0 || p.rank > 64)) best = wide_tile_rank;
+  return best;
+}
+// One launch for `count` wgrads over the same tokens, as the gradients of A and of B are: with few tokens a launch of
+// its own would take longer than the sums. Several share a launch if one kernel covers the rank of each of them; `rank`
+// is 0 if they do not.
+constexpr wgrad_choice choose_wgrads(const wgrad_problem* all, int count, const target& device,
+                                     const gemm_kernel_mask& have) {
+  wgrad_choice c;
+  const int rank = wgrad_kernel_rank(all[0], device, have);
+  long long tiles = 0;
+  for (int i = 0; i < count; ++i) {
+    if (wgrad_kernel_rank(all[i], device, have) != rank || (count > 1 && all[i].rank > rank)) return c;
+    tiles += (all[i].columns + 127LL) / 128 * (rank > 0 ? (all[i].rank + rank - 1) / rank : 0);
+  }
+  if (rank == 0) return c;
+  c.rank = rank, c.splits = splits_for(tiles, (all[0].m + 63) / 64, device.sm_count);
   c.one_block_per_sm = c.rank == wide_tile_rank && one_split_per_sm(tiles, c.splits, device);
   return c;
+}
+constexpr wgrad_choice choose_wgrad(const wgrad_problem& p, const target& device, const gemm_kernel_mask& have) {
+  return choose_wgrads(&p, 1, device, have);
 }
 
 }  // namespace graft::gpu

@@ -213,7 +213,7 @@ constexpr quantized_choice choose_quantized_grouped(const gemm_problem* all, int
   int rank = 0;
   for (int i = 0; i < count; ++i) {
     const gemm_problem& p = all[i];
-    if (p.stored.plain() || p.nn || p.stores_extra || p.prologue || !(p.stored == all[0].stored) || p.k != all[0].k ||
+    if (p.stored.plain() || p.nn || p.stores_extra() || p.prologue || !(p.stored == all[0].stored) || p.k != all[0].k ||
         (gated && p.n != all[0].n))
       return {};
     rank = gated ? rank + p.rank : p.rank > rank ? p.rank : rank;
@@ -230,7 +230,7 @@ constexpr int launch_count_of(const quantized_choice& c, int rank) {
 }
 // Can an RMS norm be fused into the kernel that reads quantized weights? See can_fuse_norm() in gemm.h.
 constexpr bool quantized_can_fuse_norm(const gemm_problem& p, const target& on) {
-  if (p.type != dtype::bf16 || p.m < 1 || p.m > max_fused_norm_tokens || p.nn || p.stores_extra || p.prologue ||
+  if (p.type != dtype::bf16 || p.m < 1 || p.m > max_fused_norm_tokens || p.nn || p.stores_extra() || p.prologue ||
       !p.aligned)
     return false;
   return choose_quantized(p.stored, p.type, p.m, p.k, p.rank, on).groups == 1;

@@ -10,6 +10,7 @@ inline constexpr int max_fused_norm_tokens = 16;  // tokens of kernels with a fu
 
 struct skinny_choice {
   int tokens = 0, rows = 0, splits = 0, tiles = 0;
+  bool nn = false;     // the NN layout: W is stored [k, n]
   bool any = false;    // the fallback kernels: one shape that supports every slot and any k
   bool gated = false;  // gated epilogue (SwiGLU): half of a tile's rows are gate, half up; their product is stored
   friend constexpr bool operator==(const skinny_choice&, const skinny_choice&) = default;
@@ -39,6 +40,13 @@ constexpr int shape_index(int rows, bool any) {
   return any ? 4 : rows == 64 ? 0 : rows == 96 ? 1 : rows == 112 ? 2 : 3;
 }
 
+// The tile shapes of the NN layout (dgrads: dx = dy W). Their rows are whole boxes of 64 columns of the stored weight.
+// They have kernels for 64 tokens only: the loads depend on the tokens of the call, and a dgrad of few tokens waits for
+// memory.
+inline constexpr struct { int rows, splits; } skinny_nn_shapes[] = {{64, 2}, {128, 1}};
+inline constexpr int skinny_nn_shape_count = 2;
+constexpr int nn_shape_index(int rows) { return rows == 64 ? 0 : 1; }
+
 constexpr int padded_tokens(long long m) { return m <= 8 ? 8 : m <= 16 ? 16 : 64; }
 
 // The cost of a choice, in rows of W, A and x that the busiest multiprocessor loads. An exchange between two blocks of
@@ -60,7 +68,21 @@ constexpr skinny_choice choose_skinny(const int* n, int segments, long long m, i
     int tiles = 0;
     for (int s = 0; s < segments; ++s) tiles += (n[s] + c.rows - 1) / c.rows;
     const int time = skinny_cost(tiles, c.rows, c.splits, rank, padded_tokens(m), sm_count);
-    if (best.rows == 0 || time < least) best = {padded_tokens(m), c.rows, c.splits, tiles, any}, least = time;
+    if (best.rows == 0 || time < least) best = {padded_tokens(m), c.rows, c.splits, tiles, false, any}, least = time;
+  }
+  return best;
+}
+
+// Chooses the shape with the least cost for one product whose weight has the NN layout.
+constexpr skinny_choice choose_skinny_nn(int n, int k, int rank, int sm_count, unsigned shapes) {
+  skinny_choice best;
+  int least = 0;
+  for (int shape = 0; shape < skinny_nn_shape_count; ++shape) {
+    const auto& c = skinny_nn_shapes[shape];
+    if ((shapes >> shape & 1) == 0 || c.splits > (k + 63) / 64) continue;
+    const int tiles = (n + c.rows - 1) / c.rows,
+              time = skinny_cost(tiles, c.rows, c.splits, rank, max_skinny_tokens, sm_count);
+    if (best.rows == 0 || time < least) best = {max_skinny_tokens, c.rows, c.splits, tiles, true}, least = time;
   }
   return best;
 }

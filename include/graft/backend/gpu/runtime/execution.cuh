@@ -98,6 +98,8 @@ template <class T> class execution {
   bool is_requested(id i) const { return output_of(i) >= 0 || !is_output(g_, i) || program_.readers_[i] > 1; }
   element_ptr<float> output_ptr(const wgrad_sum& s);
   status run_wgrad(int index);
+  status run_wgrads(const sequence<int>& all);
+  typename wgrad_binding<T>::operands operands_of(const wgrad_sum& s);
   status run_rows(const rowwise_launch& r);
   status run_node(id i);
   status pad(const padded_rows_of& rows);
@@ -238,6 +240,31 @@ template <class T> status execution<T>::run_wgrad(int index) {
   if (s.scaled >= 0) scaled = {output_ptr(s.scaled), dtype_of<T>}, scale = values_[s.scale].p;
   return b.run(stream_, kernels_.gemm, kernels_.launches, to_, m, operand_of(s.left), operand_of(s.right),
                s.factor < 0 ? element_ptr<float>{} : values_[s.factor].p, d, false, scaled, scale);
+}
+template <class T> typename wgrad_binding<T>::operands execution<T>::operands_of(const wgrad_sum& s) {
+  const wgrad_operand left = operand_of(s.left), right = operand_of(s.right);
+  const bool by_column = left.columns >= right.columns;
+  const element_ptr<float> factor = s.factor < 0 ? element_ptr<float>{} : values_[s.factor].p;
+  return {by_column ? left : right, by_column ? right : left, by_column, false, factor, output_ptr(s)};
+}
+// Runs wgrads over the same tokens, two of them as one launch where a kernel takes both.
+template <class T> status execution<T>::run_wgrads(const sequence<int>& all) {
+  if (all.size() == 2) {
+    const wgrad_sum &a = p_.all<wgrad_sum>()[all[0]], &b = p_.all<wgrad_sum>()[all[1]];
+    const auto joins = [&](const wgrad_sum& s) {
+      return !s.by_column && s.scaled < 0 && is_requested(s.result) &&
+             g_.sizes.value(g_[s.left].d[3], call_.sizes) > 0 && g_.sizes.value(g_[s.right].d[3], call_.sizes) > 0;
+    };
+    if (joins(a) && joins(b)) {
+      const typename wgrad_binding<T>::operands both[2] = {operands_of(a), operands_of(b)};
+      const long long m = g_.sizes.value(g_[a.left].d[2], call_.sizes);
+      const result<bool> ran = binding_.sums[all[0]].run_pair(stream_, kernels_.gemm, to_, m, both);
+      if (!ran || *ran) return ran ? status(ok) : ran.failure();
+    }
+  }
+  for (const int index : all)
+    if (status s = run_wgrad(index); !s) return s;
+  return ok;
 }
 template <class T> status execution<T>::run_rows(const rowwise_launch& r) {
   if (use_normed_input(r)) return ok;

@@ -33,10 +33,10 @@ template <class T, kernel_selection Which, sixteen_bit_types Narrow> kernel_set 
   kernel_set k;
   if constexpr (in_library) {
     k.gemm = all_kernels<T>();
-    k.gemm.have = {k.gemm.have.skinny & Which.gemms.skinny, k.gemm.have.gemms & Which.gemms.gemms};
+    k.gemm.have = k.gemm.have & Which.gemms;
     k.launches.add(all_launchers<T>(), Which.launches);
   } else {
-    k.gemm = compiled_kernels<T, Which.gemms.skinny, Which.gemms.gemms>();
+    k.gemm = compiled_kernels<T, Which.gemms>();
     k.gemm.quantized = quantized_kernels_of<T, Which.quantized>();
     k.launches = compiled_launchers<T, Which.launches>();
   }

@@ -182,11 +182,6 @@ template <class T> class gemm_binding {
       if (const auto decoded = dequantized_->dequantize(stream, leaf(), dtype_of<T>); !decoded)
         return decoded.failure();
     }
-    if (kernels.nn != nullptr && uses_skinny_nn(to, m, with)) {  // if not compiled, other kernels run it
-      const skinny_nn_args g{with.x, weight(), with.y, static_cast<int>(m), k_, n_};
-      if (status done = kernels.nn(stream, g); !done) return done.failure();
-      return 0U;
-    }
     if (calls_.empty() || exclusive != exclusive_ || with.shrink != u_now_ || with.before != pre_epilogue_now_ ||
         with.rotates != rotates_now_) {
       gemm_operands o;
@@ -263,8 +258,8 @@ template <class T> class gemm_binding {
   gemm_problem shape(long long m) const {
     gemm_problem p{dtype_of<T>, m, n_, k_, rank_};
     p.epilogue_steps = !slots_.epilogue_steps.empty() || shared_ != nullptr;
-    p.prologue = has_prologue(), p.nn = weight_is_nn(),
-    p.stores_extra = shrink_output() >= 0 || slots_.pre_epilogue >= 0;
+    p.prologue = has_prologue(), p.nn = weight_is_nn();
+    p.stores_shrink = shrink_output() >= 0, p.stores_pre_epilogue = slots_.pre_epilogue >= 0;
     p.shrink_input = shrink_input() >= 0;
     p.plain = slots_.act == op::detach && slots_.residual < 0, p.output_rotation = rotation_columns();
     p.aligned = reinterpret_cast<std::uintptr_t>(weight()) % 16 == 0;
@@ -300,11 +295,6 @@ template <class T> class gemm_binding {
   int in_size() const { return k_; }
 
  private:
-  bool uses_skinny_nn(const target& to, long long m, const gemm_tensors& with) const {
-    const bool aligned =
-        reinterpret_cast<std::uintptr_t>(with.x) % 16 == 0 && reinterpret_cast<std::uintptr_t>(with.y) % 16 == 0;
-    return aligned && shared_ == nullptr && with.residual == nullptr && takes_skinny_nn(shape(m), to);
-  }
   // Runs directly on the quantized weight; false: it has to be dequantized first.
   result<bool> run_quantized(cudaStream_t stream, const gemm_kernel_set& kernels, const target& to, long long m,
                              const gemm_tensors& with, bool exclusive) {

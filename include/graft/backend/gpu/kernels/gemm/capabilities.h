@@ -18,7 +18,7 @@ constexpr int gemm_kernels(const gemm_problem& p, const target& t) {
   gemm_problem padded = p;
   padded.rank = padded_rank(p.rank);
   if (!p.stored.plain()) {
-    const bool may_be_skinny = !p.nn && !p.stores_extra && !p.shrink_input;
+    const bool may_be_skinny = !p.nn && !p.stores_extra() && !p.shrink_input;
     const quantized_choice quantized =
         may_be_skinny ? choose_quantized(p.stored, p.type, p.m, p.k, padded.rank, t) : quantized_choice{};
     if (quantized.groups > 0) return launch_count_of(quantized, padded.rank);
@@ -26,14 +26,18 @@ constexpr int gemm_kernels(const gemm_problem& p, const target& t) {
     plain.stored = {};
     return 1 + gemm_kernels(plain, t);  // dequantize, then the GEMM
   }
-  int sums = 0;
-  for (fused_wgrad_shape& s : padded.fused_wgrads) {
-    s.rank = padded_rank(s.rank);
-    if (s.columns > 0) ++sums;
-  }
-  if (takes_skinny_nn(padded, t)) return 1 + sums;
+  for (fused_wgrad_shape& s : padded.fused_wgrads) s.rank = padded_rank(s.rank);
   const gemm_choice c = choose(padded, t);
-  for (unsigned k = 0; k < 2; ++k) sums -= (c.fused_wgrads >> k & 1) != 0 ? 1 : 0;
+  wgrad_problem separate[2];  // wgrads that are not fused
+  int sums = 0;
+  bool share = true;
+  for (unsigned k = 0; k < 2; ++k) {
+    const fused_wgrad_shape& s = p.fused_wgrads[k];
+    if (s.columns == 0 || (c.fused_wgrads >> k & 1) != 0) continue;
+    share = share && s.rank > 0;
+    separate[sums++] = {p.type, p.m, s.columns, s.rank};
+  }
+  if (share && sums == 2 && choose_wgrads(separate, 2, t, every_gemm_kernel()).rank > 0) sums = 1;
   return c.launches + sums + ((p.outputs_shrink || p.shrink_input) && padded.rank != p.rank ? 1 : 0);
 }
 // Why a product takes several kernels. The shrink x A' of its low-rank branch is inside the product only under the
@@ -143,7 +147,13 @@ constexpr gemm_kernel_mask gemm_kernels_for(const gemm_problem& p) {
     add_tiles(first);
     if (rank <= max_skinny_tokens && !p.shrink_input) l.add_skinny(padded_tokens(rank), fallback_shape, 0);
   }
-  if (p.nn && rank == 0 && p.plain && !p.epilogue_steps && !p.prologue && n % 32 == 0 && k % 32 == 0) l.add_skinny_nn();
+  if (p.nn && !p.prologue && !p.shrink_input && !p.stores_pre_epilogue && rank <= max_skinny_rank && n % 8 == 0)
+    for (int shape = 0; shape < skinny_nn_shape_count; ++shape) {
+      bool best = !known;
+      for (const target& on : hopper_devices)
+        best = best || choose_skinny_nn(n, k, rank, on.sm_count, ~0U).rows == skinny_nn_shapes[shape].rows;
+      if (best) l.add_skinny_nn(shape, rank);
+    }
   if (n > 0 && n <= max_skinny_tokens && rank == 0 && !p.prologue && !p.nn)
     l.add_skinny(padded_tokens(n), fallback_shape, 0);
   // mma.sync kernels serve outputs that are no multiple of 8, and layers whose weight has another type: it is copied to
@@ -155,7 +165,7 @@ constexpr gemm_kernel_mask gemm_kernels_for(const gemm_problem& p) {
   if ((bare && n == 0) || (split > wide_tile_rank / 2 && split <= 2 * wide_tile_rank)) l.add_split_k();
   if (rank > max_skinny_rank || p.nn || p.shrink_input) return l;
   for (const int tokens : {8, 16, 64}) {
-    if (p.stores_extra) break;
+    if (p.stores_pre_epilogue) break;
     if (p.prologue || n % 2 != 0) l.add_skinny(tokens, fallback_shape, rank);
     for (int shape = 0; shape < fallback_shape && !p.prologue && n % 2 == 0; ++shape) {
       if (skinny_shapes[shape].rows + rank > 256) continue;
@@ -216,7 +226,7 @@ template <> struct kernels_of_launch<gemm_launch> {
     gemm_problem p{.n = n, .k = k, .rank = padded_rank(rank)};
     p.prologue = prologue, p.plain = s.act == op::detach && s.residual < 0;
     p.epilogue_steps = !s.epilogue_steps.empty(), p.shrink_input = shrink_input_of(s) >= 0;
-    p.stores_extra = shrink_output_of(s) >= 0 || s.pre_epilogue >= 0;
+    p.stores_shrink = shrink_output_of(s) >= 0, p.stores_pre_epilogue = s.pre_epilogue >= 0;
     if (sums) p.fused_wgrads[0].columns = 1;
     const bool nn = !s.weight_is_nt, as_stored = g[unshaped(g, s.weight)].what == op::frozen || update.found;
     if (!nn || !base) to.gemms = to.gemms | gemm_kernels_for(p);

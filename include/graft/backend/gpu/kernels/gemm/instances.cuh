@@ -8,7 +8,6 @@
 #include <graft/backend/gpu/kernels/gemm/sm90_fused_column_wgrad.cuh>
 #include <graft/backend/gpu/kernels/gemm/sm90_fused_rotation.cuh>
 #include <graft/backend/gpu/kernels/quantized/launch.cuh>
-#include <graft/backend/gpu/kernels/skinny/nn_mma.cuh>
 #include <graft/backend/gpu/kernels/skinny/sm90.cuh>
 #include <graft/backend/gpu/kernels/wgrad/sm90.cuh>
 
@@ -33,22 +32,21 @@ struct autotune_hooks {
 
 struct gemm_kernel_set {
   gemm_kernel_mask have{};
-  kernel_entry gemm[2 * gemm_variant_count], skinny[3 * skinny_shape_count * ranks], mma,
-      simt;                                                   // gemm and skinny: indexed by the bit of gemm_kernel_mask
+  kernel_entry gemm[2 * gemm_variant_count], skinny[3 * skinny_shape_count * ranks],
+      skinny_nn[skinny_nn_shape_count * ranks], mma, simt;    // GEMMs: indexed by the bit of gemm_kernel_mask
   kernel_entry sum[ranks + 1], fused_wgrads[ranks], split_k;  // wgrads: indexed by wgrad_index and rank_index
   // GEMM with fused output rotation, without and with prologue; with rotation, prologue and fused column-wise wgrad.
   kernel_entry fused_rotation[2], column_wgrad_rotated;
-  status (*nn)(cudaStream_t, const skinny_nn_args&) = nullptr;
   quantized_kernels quantized{};
   autotune_hooks timed{};
 
   void add(const gemm_kernel_set& more) {
     have = have | more.have;
-    take(gemm, more.gemm), take(skinny, more.skinny), take(sum, more.sum), take(fused_wgrads, more.fused_wgrads);
+    take(gemm, more.gemm), take(skinny, more.skinny), take(skinny_nn, more.skinny_nn), take(sum, more.sum),
+        take(fused_wgrads, more.fused_wgrads);
     take(fused_rotation, more.fused_rotation);
     if (more.column_wgrad_rotated.kernel != nullptr) column_wgrad_rotated = more.column_wgrad_rotated;
     if (more.split_k.kernel != nullptr) split_k = more.split_k;
-    if (more.nn != nullptr) nn = more.nn;
     if (more.simt.kernel != nullptr) simt = more.simt;
     if (more.mma.kernel != nullptr && (mma.kernel == nullptr || more.have.has_mma())) mma = more.mma;
     quantized.add(more.quantized);
@@ -94,6 +92,13 @@ template <class T, int Bit> kernel_entry skinny_entry() {
           static_cast<unsigned>(skinny_block<T, tokens, rows, splits, rank, any>::launched),
           skinny_shape<tokens, rows, splits, rank>::bytes};
 }
+template <class T, int Bit> kernel_entry skinny_nn_entry() {
+  constexpr int shape = Bit / ranks, rank = Bit % ranks == 0 ? 0 : 8 << Bit % ranks;
+  constexpr int rows = skinny_nn_shapes[shape].rows, splits = skinny_nn_shapes[shape].splits;
+  return {address_of(&skinny_kernel<T, max_skinny_tokens, rows, splits, rank, false, true>),
+          static_cast<unsigned>(skinny_block<T, max_skinny_tokens, rows, splits, rank, false, true>::launched),
+          skinny_shape<max_skinny_tokens, rows, splits, rank>::bytes};
+}
 // Registers the kernel of each set bit.
 template <class T, std::uint32_t Gemms> void add_gemms(gemm_kernel_set& k) {
   if constexpr (Gemms != 0) {
@@ -109,9 +114,18 @@ template <class T, std::uint64_t Skinny> void add_skinny_kernels(gemm_kernel_set
     add_skinny_kernels<T, Skinny&(Skinny - 1)>(k);
   }
 }
-template <class T, std::uint64_t Skinny, std::uint32_t Gemms> gemm_kernel_set compiled() {
+template <class T, std::uint32_t SkinnyNN> void add_skinny_nn_kernels(gemm_kernel_set& k) {
+  if constexpr (SkinnyNN != 0) {
+    constexpr int bit = std::countr_zero(SkinnyNN);
+    k.skinny_nn[bit] = skinny_nn_entry<T, bit>();
+    add_skinny_nn_kernels<T, SkinnyNN&(SkinnyNN - 1)>(k);
+  }
+}
+template <class T, gemm_kernel_mask Which> gemm_kernel_set compiled() {
+  constexpr std::uint64_t Skinny = Which.skinny;
+  constexpr std::uint32_t Gemms = Which.gemms;
   gemm_kernel_set k;
-  k.have = {Skinny, Gemms};
+  k.have = Which;
   auto sum = [&]<int Rank>() {
     if constexpr ((Gemms >> gemm_kernel_mask::wgrad_bit(Rank) & 1) != 0)
       k.sum[wgrad_index(Rank)] = wgrad_entry<T, Rank>();
@@ -130,18 +144,17 @@ template <class T, std::uint64_t Skinny, std::uint32_t Gemms> gemm_kernel_set co
   if constexpr ((Gemms >> gemm_kernel_mask::split_k_bit & 1) != 0)
     k.split_k = wgrad_entry<T, wide_tile_rank, wgrad_form::rows>();
   add_gemms<T, Gemms&((1U << 2 * gemm_variant_count) - 1)>(k);
-  add_skinny_kernels<T, Skinny&((std::uint64_t{1} << gemm_kernel_mask::skinny_nn_bit) - 1)>(k);
+  add_skinny_kernels<T, Skinny&((std::uint64_t{1} << gemm_kernel_mask::mma_bit) - 1)>(k);
+  add_skinny_nn_kernels<T, Which.skinny_nn>(k);
   return k;
 }
 }  // namespace detail
 
-template <class T, std::uint64_t Skinny, std::uint32_t Gemms> gemm_kernel_set compiled_kernels() {
+template <class T, gemm_kernel_mask Which> gemm_kernel_set compiled_kernels() {
   gemm_kernel_set k;
   if constexpr (sizeof(T) == 2) {
-    k = detail::compiled<T, Skinny, Gemms>();
-    constexpr bool on_hopper = (Skinny >> gemm_kernel_mask::mma_bit & 1) != 0;
-    k.mma = {detail::address_of(&gemm_mma_kernel<T, on_hopper>), mma::threads, 0};
-    if constexpr ((Skinny >> gemm_kernel_mask::skinny_nn_bit & 1) != 0) k.nn = &multiply_nn<T>;
+    k = detail::compiled<T, Which>();
+    k.mma = {detail::address_of(&gemm_mma_kernel<T, Which.has_mma()>), mma::threads, 0};
   }
   k.simt = {detail::address_of(&gemm_simt_kernel<T>), simt::threads, 0};
   return k;
@@ -152,23 +165,25 @@ template <class T, int Tile> gemm_kernel_set all_gemms() {
   constexpr int first = gemm_kernel_mask::gemm_bit(Tile, 0);
   constexpr std::uint32_t own = ((1U << gemm_variant_count) - 1) << first;
   if constexpr (sizeof(T) == 2)
-    return detail::compiled<T, 0, every_gemm_kernel().gemms & own>();
+    return detail::compiled<T, gemm_kernel_mask{0, every_gemm_kernel().gemms & own}>();
   else
     return {};
 }
 // All wgrad kernels, separate and fused, and the GEMM kernels that run on any device.
 template <class T> gemm_kernel_set all_wgrads() {
-  constexpr gemm_kernel_mask of_any_size = [] {
-    gemm_kernel_mask l;
-    return l.add_skinny_nn(), l.add_mma(), l;
+  constexpr gemm_kernel_mask all = [] {
+    gemm_kernel_mask l{0, every_gemm_kernel().gemms & ~((1U << 2 * gemm_variant_count) - 1)};
+    return l.add_mma(), l;
   }();
-  return compiled_kernels<T, of_any_size.skinny, every_gemm_kernel().gemms & ~((1U << 2 * gemm_variant_count) - 1)>();
+  return compiled_kernels<T, all>();
 }
+// The NN kernels take any number of tokens, and are compiled with those of the largest number.
 template <class T, int Tokens> gemm_kernel_set all_skinny() {
   constexpr int first = gemm_kernel_mask::skinny_bit(Tokens, 0, 0), count = skinny_shape_count * ranks;
   constexpr std::uint64_t own = ((std::uint64_t{1} << count) - 1) << first;
+  constexpr std::uint32_t nn = Tokens == max_skinny_tokens ? every_gemm_kernel().skinny_nn : 0;
   if constexpr (sizeof(T) == 2)
-    return detail::compiled<T, every_gemm_kernel().skinny & own, 0>();
+    return detail::compiled<T, gemm_kernel_mask{every_gemm_kernel().skinny & own, 0, nn}>();
   else
     return {};
 }

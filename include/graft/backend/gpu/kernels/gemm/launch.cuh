@@ -135,15 +135,17 @@ inline status bind_skinny(prepared_launch& b, const gemm_kernel_set& kernels, dt
     g.segment[i] = layers[i < count ? i : 0].to;
     if (i >= count) continue;
     tile += c.gated ? c.tiles : (g.segment[i].n + c.rows - 1) / c.rows;
-    const int box = c.gated ? c.rows / 2 : c.rows;
-    if (status s = make_map(to.maps.w[i], type, {layers[i].w, g.segment[i].n, x.cols}, box, 64); !s) return s;
+    const matrix w = c.nn ? matrix{layers[i].w, x.cols, g.segment[i].n} : matrix{layers[i].w, g.segment[i].n, x.cols};
+    const int box = c.nn ? 64 : c.gated ? c.rows / 2 : c.rows;
+    if (status s = make_map(to.maps.w[i], type, w, box, 64); !s) return s;
     const matrix own{layers[i].x != nullptr ? layers[i].x : x.data, x.rows, x.cols};
     if (status s = make_map(to.maps.x[i], type, own, tokens, 64); !s) return s;
   }
   to.args = g;
-  const int shape = shape_index(c.rows, c.any);
-  return finish(b, kernels.skinny[gemm_kernel_mask::skinny_bit(c.tokens, shape, rank)],
-                dim3(static_cast<unsigned>(c.splits), static_cast<unsigned>(c.tiles)), "skinny GEMM", c.splits,
+  const kernel_entry& what =
+      c.nn ? kernels.skinny_nn[gemm_kernel_mask::skinny_nn_bit(nn_shape_index(c.rows), rank)]
+           : kernels.skinny[gemm_kernel_mask::skinny_bit(c.tokens, shape_index(c.rows, c.any), rank)];
+  return finish(b, what, dim3(static_cast<unsigned>(c.splits), static_cast<unsigned>(c.tiles)), "skinny GEMM", c.splits,
                 allow_pdl, false);
 }
 // Binds the fused wgrads selected by the bits of `which`; also rebinds them to other tensors of the same sizes.
@@ -227,16 +229,11 @@ inline status bind_split_k(prepared_launch& b, const gemm_kernel_set& kernels, d
                            const matrix& x, const matrix& w, void* y) {
   using shape = wgrad_shape<wide_tile_rank, wgrad_form::rows>;
   split_k_call& to = b.with.make_split_k();
-  if (status s = make_map(to.maps.z, type, x, wgrad_tile_columns, 64); !s) return s;
-  if (status s = make_map(to.maps.q, type, w, wide_tile_rank, 64); !s) return s;
-  to.args = {static_cast<int>((x.cols + wgrad_step - 1) / wgrad_step),
-             static_cast<int>(x.rows),
-             static_cast<int>(w.rows),
-             true,
-             false,
-             {},
-             {y, type},
+  if (status s = make_map(to.maps.z[0], type, x, wgrad_tile_columns, 64); !s) return s;
+  if (status s = make_map(to.maps.q[0], type, w, wide_tile_rank, 64); !s) return s;
+  to.args = {static_cast<int>((x.cols + wgrad_step - 1) / wgrad_step), wgrad_tiles(static_cast<int>(x.rows)),
              c.one_block_per_sm ? shape::stages_one_block : 0};
+  to.args.job[0] = {static_cast<int>(x.rows), static_cast<int>(w.rows), true, false, {}, {y, type}};
   const dim3 grid(static_cast<unsigned>(c.splits),
                   static_cast<unsigned>((x.rows + wgrad_tile_columns - 1) / wgrad_tile_columns),
                   static_cast<unsigned>((w.rows + wide_tile_rank - 1) / wide_tile_rank));
@@ -270,7 +267,7 @@ inline status bind_tiles(prepared_launch& b, const gemm_kernel_set& kernels, gem
 inline status set_x(prepared_launch& b, const void* x) {
   if (auto* g = b.with.gemm()) return set_map_address(g->maps.x, x);
   if (auto* s = b.with.skinny()) return set_map_address(s->args.transposed_y ? s->maps.w[0] : s->maps.x[0], x);
-  if (auto* t = b.with.splits()) return set_map_address(t->maps.z, x);
+  if (auto* t = b.with.splits()) return set_map_address(t->maps.z[0], x);
   b.with.tiles()->x = x;
   return ok;
 }
@@ -283,7 +280,7 @@ inline status set_y(prepared_launch& b, void* y, const void* residual) {
   if (auto* s = b.with.skinny())
     s->args.segment[0].y = y, s->args.segment[0].residual = residual;
   else if (auto* p = b.with.splits())
-    p->args.to.at = y;
+    p->args.job[0].to.at = y;
   else if (auto* t = b.with.tiles())
     t->y = y, t->residual = residual;
   return ok;
@@ -299,9 +296,10 @@ inline status bind(prepared_gemm& to, const gemm_kernel_set& kernels, const gemm
   if (p.m == 0 || p.n == 0) return ok;
   if (c.path == gemm_path::skinny) {
     const skinny_layer layer{o.w, {o.y, o.adapter, o.residual, p.n, o.act}};
+    skinny_args g{};
+    if (p.stores_shrink) g.shrink_result = o.u;
     to.count = 1;
-    return detail::bind_skinny(to.at[0], kernels, p.type, c.skinny, skinny_args{}, {o.x, p.m, p.k}, p.rank, &layer, 1,
-                               true);
+    return detail::bind_skinny(to.at[0], kernels, p.type, c.skinny, g, {o.x, p.m, p.k}, p.rank, &layer, 1, true);
   }
   if (c.path == gemm_path::swap_ab) {
     to.count = 1;

@@ -19,12 +19,9 @@ template <> struct launch_on_gpu<gemm_launch> {
       return;
     }
     if (product.is_quantized()) t << "dequantize, ";
-    if (takes_skinny_nn(product.shape(tokens), p.to)) {
-      t << "skinny GEMM, NN weight";
-      return;
-    }
     const gemm_choice c = choose(product.shape(tokens), p.to, have);
-    t << name_of(c.path) << ", " << c.launches << (c.launches == 1 ? " launch" : " launches");
+    t << name_of(c.path) << (c.skinny.nn ? ", NN weight, " : ", ") << c.launches
+      << (c.launches == 1 ? " launch" : " launches");
   }
   template <class T, class F> static void each_own_node(const program<T>& in, const gemm_launch& l, F f) {
     if (l.norm >= 0) f(in.p_.template all<rowwise_launch>()[l.norm].norm);
@@ -187,9 +184,10 @@ template <> struct launch_on_gpu<gemm_launch> {
     }
     const result<unsigned> ran = b.run(e.stream_, e.kernels_.gemm, e.to_, m, with, e.exclusive_);
     if (!ran) return ran.failure();
+    sequence<int> separate;  // wgrads that the kernel did not take in
     for (unsigned k = 0; k < 2; ++k)
-      if (l.fused_wgrads[k] >= 0 && (*ran >> k & 1) == 0)
-        if (status done = e.run_wgrad(l.fused_wgrads[k]); !done) return done;
+      if (l.fused_wgrads[k] >= 0 && (*ran >> k & 1) == 0) separate.push(l.fused_wgrads[k]);
+    if (status done = e.run_wgrads(separate); !done) return done;
     if (rotates_after) return e.run_node(s.result);
     if (shrink == nullptr || !b.shrink_is_padded() || m == 0) return ok;
     const auto rank = branch_rank(e.g_, s, e.call_.sizes);

@@ -104,9 +104,10 @@ status launch_rotation_wgrad(cudaStream_t stream, const rotation_wgrad<float>& r
   const long long tiles = (columns + wgrad_tile_columns - 1) / wgrad_tile_columns;
   wgrad_maps maps;
   const matrix x{r.x.p.at, rows, columns}, t{r.t.p.at, rows, columns};
-  if (status s = make_map(maps.z, dtype_of<T>, flip ? t : x, wgrad_step, 64); !s) return s;
-  if (status s = make_map(maps.q, dtype_of<T>, flip ? x : t, wgrad_step, 64); !s) return s;
-  wgrad_args args{static_cast<int>(steps), static_cast<int>(columns), size, true, adds, {}, to};
+  if (status s = make_map(maps.z[0], dtype_of<T>, flip ? t : x, wgrad_step, 64); !s) return s;
+  if (status s = make_map(maps.q[0], dtype_of<T>, flip ? x : t, wgrad_step, 64); !s) return s;
+  wgrad_args args{static_cast<int>(steps), static_cast<int>(tiles)};
+  args.job[0] = {static_cast<int>(columns), size, true, adds, {}, to};
   const int splits = splits_for(tiles, steps, sm_count);
   cudaLaunchAttribute cluster;
   cluster.id = cudaLaunchAttributeClusterDimension;

@@ -3,7 +3,8 @@
 // that streams W once at memory speed. One launch may be a grouped (Q/K/V) or a gated GEMM (SwiGLU: gate and up).
 //
 //   x [m, k], m <= Tokens (8, 16 or 64)    W [n, k]    y [m, n]
-//   A [rank, k]    B [n, rank]    U [m, rank], the shrink result
+//   A [rank, k]    B [n, rank]    U [m, rank], the shrink result, which a launch can store for the wgrads
+//   NN: W [k, n] as it is stored, dx = dy W; tiles of W are MN-major operands
 //
 // Tiles        Operands are swapped: yᵀ = W xᵀ by wgmma m64nTokensk16. A block takes Rows rows of W, with the Rank rows
 //              of A after them in shared memory, so that the same products yield Uᵀ; 64 of k per stage.
@@ -34,9 +35,10 @@
 
 namespace graft::gpu {
 
-template <class T, int Tokens, int Rows, int Splits, int Rank, bool Fallback,
+template <class T, int Tokens, int Rows, int Splits, int Rank, bool Fallback, bool WeightNN = false,
           class Shape = skinny_shape<Tokens, Rows, Splits, Rank>>
 struct skinny_block {
+  static_assert(!WeightNN || Rows % 64 == 0);
   using shape = Shape;
   static constexpr int blocks = shape::blocks;
   static constexpr bool scales = Fallback && Rank == 0;  // has a warpgroup for the prologue x ⊙ factor
@@ -123,9 +125,15 @@ struct skinny_block {
         [&](int k, int q) {
           const std::uint32_t full =
               ring().producer_commit(q, shape::stage - shape::x + (prologue() != nullptr ? 0 : g.x_bytes));
-          ptx::load_tile(base + q * shape::stage, &w_map, k * 64, row0, full, policy);
-          if (gated())  // a box has half of the tile's rows
-            ptx::load_tile(base + q * shape::stage + half * 128, &maps.w[1], k * 64, row0, full, policy);
+          if constexpr (WeightNN) {
+#pragma unroll
+            for (int box = 0; box < Rows / 64; ++box)
+              ptx::load_tile(base + q * shape::stage + box * 8192, &w_map, row0 + box * 64, k * 64, full, policy);
+          } else {
+            ptx::load_tile(base + q * shape::stage, &w_map, k * 64, row0, full, policy);
+            if (gated())  // a box has half of the tile's rows
+              ptx::load_tile(base + q * shape::stage + half * 128, &maps.w[1], k * 64, row0, full, policy);
+          }
         },
         [] { ptx::wait_for_dependency(); });
   }
@@ -183,7 +191,11 @@ struct skinny_block {
       for (int kk = 0; kk < 4; ++kk)
 #pragma unroll
         for (int b = 0; b < blocks; ++b)  // 64 rows of 128 bytes are 512 descriptor units of 16 bytes
-          wgmma<T, Tokens>::shared(acc[b], w + b * 512 + 2 * kk, x + 2 * kk, k != k_begin || kk != 0);
+          if (WeightNN && b * 64 < Rows)
+            wgmma<T, Tokens>::template shared<true>(acc[b], mn_major_descriptor(tile + b * 8192, 0) + 128 * kk,
+                                                    x + 2 * kk, k != k_begin || kk != 0);
+          else
+            wgmma<T, Tokens>::shared(acc[b], w + b * 512 + 2 * kk, x + 2 * kk, k != k_begin || kk != 0);
       // Only stages that will be refilled are released: nobody waits for the others.
       at.commit(used, k - 1 + used < k_end && threadIdx.x == 0,
                 [&](int before, reads_done done) { ring().consumer_release(before, done); });
@@ -221,6 +233,33 @@ struct skinny_block {
                                    tile_descriptor(base + shape::u_at, shape::pitch) + 2 * kk, true);
     wgmma_commit();
     wgmma_wait<0>();
+  }
+  // Stores U by the blocks of the first tile, each for its share of the tokens: the partial results of the splits, as
+  // expand() left them in shared memory, in their order.
+  __device__ __forceinline__ void store_shrink() const {
+    constexpr int row_vectors = Rank / 8, vectors = Tokens * row_vectors;
+    if (Splits > 1) ptx::cluster_sync();
+    for (int i = vectors * split / Splits + static_cast<int>(threadIdx.x); i < vectors * (split + 1) / Splits;
+         i += 128) {
+      const int token = i / row_vectors, column = i % row_vectors * 8;
+      if (token >= g.m) break;
+      float sum[8] = {};
+#pragma unroll
+      for (int s = 0; s < Splits; ++s) {
+        const float4 v =
+            ptx::load_dsmem4(base + shape::u_at + tile_offset(token, column, shape::pitch), static_cast<unsigned>(s));
+        const float words[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          const float2 pair = unpack<T>(__float_as_uint(words[e]));
+          sum[2 * e] += pair.x, sum[2 * e + 1] += pair.y;
+        }
+      }
+      static_cast<uint4*>(g.shrink_result)[token * row_vectors + column / 8] = make_uint4(
+          pack<T>(sum[0], sum[1]), pack<T>(sum[2], sum[3]), pack<T>(sum[4], sum[5]), pack<T>(sum[6], sum[7]));
+    }
+    __syncwarp();
+    if (Splits > 1) ptx::cluster_sync();  // a block must not exit while the other reads its partial result
   }
   // The j-th group of eight tokens that this block finishes.
   __device__ int token_tile_of(int j) const { return shape::split_by_tokens ? 2 * j + split : j; }
@@ -360,6 +399,8 @@ struct skinny_block {
       if constexpr (Splits > 1) reduce_rows(*this, acc);
       finish(reinterpret_cast<sums&>(acc), p, residual, gain);
     }
+    if constexpr (Rank > 0)
+      if (g.shrink_result != nullptr && row0 == 0) store_shrink();
   }
   __device__ bool by_pairs() const { return !Fallback || (!g.transposed_y && seg.n % 2 == 0); }
   // Epilogue: 1 / rms, scale and shift, activation or gate, residual, store, and the operands of a norm after y.
@@ -434,15 +475,15 @@ template <class T, int Tokens, class Block> __device__ void scale_x(const Block&
     }
 }
 
-template <class T, int Tokens, int Rows, int Splits, int Rank, bool Fallback>
-__global__ void __launch_bounds__(skinny_block<T, Tokens, Rows, Splits, Rank, Fallback>::launched)
+template <class T, int Tokens, int Rows, int Splits, int Rank, bool Fallback, bool WeightNN = false>
+__global__ void __launch_bounds__(skinny_block<T, Tokens, Rows, Splits, Rank, Fallback, WeightNN>::launched)
     skinny_kernel(const __grid_constant__ skinny_maps maps, const __grid_constant__ skinny_args g) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ std::uint8_t raw[];
   const int tile = static_cast<int>(blockIdx.y), split = static_cast<int>(blockIdx.x);
   const int s =
       (tile >= g.first_tile[1] ? 1 : 0) + (tile >= g.first_tile[2] ? 1 : 0) + (tile >= g.first_tile[3] ? 1 : 0);
-  using kernel = skinny_block<T, Tokens, Rows, Splits, Rank, Fallback>;
+  using kernel = skinny_block<T, Tokens, Rows, Splits, Rank, Fallback, WeightNN>;
   const kernel block{maps,
                      g,
                      g.segment[s],

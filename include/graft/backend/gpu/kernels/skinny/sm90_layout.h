@@ -80,6 +80,7 @@ struct skinny_args {
   int first_tile[max_segments];  // first tile of each segment; unused segments: beyond any tile
   int ring;                      // stages in use, for kernels whose launch may choose
   bool transposed_y;             // swap-AB: y is [row][token], rows are tokens of x and tokens are rows of the weight
+  void* shrink_result;           // U [m, Rank] is stored here too, for wgrads; null: it is not
   bool gated;                    // tiles have rows of segments 0 and 1 and store act(gate) ⊙ act(up)
   skinny_segment segment[max_segments];
   prologue_norm in_norm;   // norm of x

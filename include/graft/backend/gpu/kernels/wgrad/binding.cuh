@@ -33,18 +33,56 @@ template <class T> class wgrad_binding {
                                     {left.elements(), right.elements(), m, left.columns, adds, to, scaled, scale});
     const bool by_column = left.columns >= right.columns;
     const wgrad_operand &z = by_column ? left : right, &q = by_column ? right : left;
-    const wgrad_choice c =
-        choose_wgrad({dtype_of<T>, m, z.columns, q.columns, addressed(z) && addressed(q)}, device, kernels.have);
+    const operands of[1] = {{z, q, by_column, adds, factor, to}};
+    const wgrad_choice c = choice(m, of, 1, device, kernels);
     if (c.rank == 0) return on_any_device(stream, m, left, right, factor, to, adds);
-    if (m != m_ || z != z_ || q != q_ || c.rank != rank_) {
-      m_ = 0;  // invalid until both maps are made
-      if (status s = make_map(maps_.z, dtype_of<T>, {z.data, m, z.columns, z.pitch}, wgrad_step, 64); !s) return s;
-      if (status s = make_map(maps_.q, dtype_of<T>, {q.data, m, q.pitch, q.pitch}, wgrad_step, min_of(c.rank, 64)); !s)
-        return s;
-      m_ = m, z_ = z, q_ = q, rank_ = c.rank;
+    return run_on_tensor_cores(stream, kernels, c, m, of, 1);
+  }
+
+  // The operands of one wgrad as the kernel takes them: Z is the wider one.
+  struct operands {
+    wgrad_operand z, q;
+    bool by_column, adds;
+    element_ptr<float> factor, to;
+  };
+  // Runs this wgrad and another one over the same tokens as one launch. Returns false, and launches nothing, where no
+  // kernel takes both.
+  result<bool> run_pair(cudaStream_t stream, const gemm_kernel_set& kernels, const target& device, long long m,
+                        const operands (&both)[2]) {
+    const wgrad_choice c = choice(m, both, 2, device, kernels);
+    if (c.rank == 0) return false;
+    if (status s = run_on_tensor_cores(stream, kernels, c, m, both, 2); !s) return s.failure();
+    return true;
+  }
+
+ private:
+  static bool addressed(const wgrad_operand& o) { return o.type == dtype_of<T> && o.aligned(); }
+  static wgrad_choice choice(long long m, const operands* of, int count, const target& device,
+                             const gemm_kernel_set& kernels) {
+    wgrad_problem all[max_wgrads_of_launch];
+    for (int i = 0; i < count; ++i)
+      all[i] = {dtype_of<T>, m, of[i].z.columns, of[i].q.columns, addressed(of[i].z) && addressed(of[i].q)};
+    return choose_wgrads(all, count, device, kernels.have);
+  }
+  status run_on_tensor_cores(cudaStream_t stream, const gemm_kernel_set& kernels, const wgrad_choice& c, long long m,
+                             const operands* of, int count) {
+    wgrad_args args{static_cast<int>((m + wgrad_step - 1) / wgrad_step), wgrad_tiles(of[0].z.columns)};
+    unsigned tiles = 0, rank_tiles = 1;
+    for (int i = 0; i < count; ++i) {
+      const wgrad_operand &z = of[i].z, &q = of[i].q;
+      if (m != m_ || z != z_[i] || q != q_[i] || c.rank != rank_) {
+        m_ = 0;  // invalid until both maps are made
+        if (status s = make_map(maps_.z[i], dtype_of<T>, {z.data, m, z.columns, z.pitch}, wgrad_step, 64); !s) return s;
+        if (status s = make_map(maps_.q[i], dtype_of<T>, {q.data, m, q.pitch, q.pitch}, wgrad_step, min_of(c.rank, 64));
+            !s)
+          return s;
+        z_[i] = z, q_[i] = q;
+      }
+      args.job[i] = {z.columns, q.columns, of[i].by_column, of[i].adds, of[i].factor, of[i].to};
+      tiles += static_cast<unsigned>(wgrad_tiles(z.columns));
+      rank_tiles = static_cast<unsigned>((q.columns + c.rank - 1) / c.rank);
     }
-    wgrad_args args{
-        static_cast<int>((m + wgrad_step - 1) / wgrad_step), z.columns, q.columns, by_column, adds, factor, to};
+    m_ = m, rank_ = c.rank;
     const kernel_entry& what = kernels.sum[wgrad_index(c.rank)];
     if (c.one_block_per_sm) args.stages = wgrad_shape<wide_tile_rank>::stages_one_block;
     const std::uint32_t shared =
@@ -54,18 +92,14 @@ template <class T> class wgrad_binding {
                          "wgrad");
         !s)
       return s;
-    cudaLaunchAttribute cluster;
-    cluster.id = cudaLaunchAttributeClusterDimension;
-    cluster.val.clusterDim = {static_cast<unsigned>(c.splits), 1, 1};
-    const auto tiles = [](int n, int tile) { return static_cast<unsigned>((n + tile - 1) / tile); };
-    const dim3 grid(static_cast<unsigned>(c.splits), tiles(z.columns, wgrad_tile_columns), tiles(q.columns, c.rank));
-    const cudaLaunchConfig_t config{grid, dim3(what.threads), shared, stream, &cluster, 1};
+    cudaLaunchAttribute attributes[2] = {pdl_attribute(), {}};
+    attributes[1].id = cudaLaunchAttributeClusterDimension;
+    attributes[1].val.clusterDim = {static_cast<unsigned>(c.splits), 1, 1};
+    const cudaLaunchConfig_t config{
+        dim3(static_cast<unsigned>(c.splits), tiles, rank_tiles), dim3(what.threads), shared, stream, attributes, 2};
     void* arguments[] = {&maps_, &args};
     return launch(config, what.kernel, arguments, "wgrad");
   }
-
- private:
-  static bool addressed(const wgrad_operand& o) { return o.type == dtype_of<T> && o.aligned(); }
   static status on_any_device(cudaStream_t stream, long long m, const wgrad_operand& left, const wgrad_operand& right,
                               const element_ptr<float>& factor, const element_ptr<float>& to, bool adds) {
     auto operand = [](const wgrad_operand& o) { return gpu::factor<float>{o.elements(), 1, o.pitch, {0, 0}}; };
@@ -78,7 +112,7 @@ template <class T> class wgrad_binding {
   wgrad_sum sum_;
   wgrad_maps maps_{};
   long long m_ = 0;
-  wgrad_operand z_{}, q_{};
+  wgrad_operand z_[max_wgrads_of_launch]{}, q_[max_wgrads_of_launch]{};
   int rank_ = 0;
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// wgrad, sm_90a: D = factor · Zᵀ Q over all tokens, the gradient of A or B of a low-rank branch. Split-K over the
-// tokens.
+// wgrad, sm_90a: D = factor · Zᵀ Q over all tokens, the gradient of A or B of a low-rank branch, or both in one launch.
+// Split-K over the tokens.
 //
 //   Z [tokens, columns], wide: streamed once per Rank columns of Q    Q [tokens, rank], narrow
 //   D [columns, rank] or [rank, columns]
@@ -10,7 +10,7 @@
 // Warp roles   Warpgroups 0 and 1: consumers of 64 columns of Z each, wgmma m64nRank, both operands MN-major as they
 //              are stored. Thread 256: producer.
 // Pipeline     As many stages as let two blocks share a multiprocessor, or as the launch asks for.
-// Phases       Mainloop; the partial sums overwrite the stages in shared memory; cluster barrier; each block reduces a
+// Phases       griddepcontrol.wait of the producer; mainloop; the partial sums overwrite the stages in shared memory; cluster barrier; each block reduces a
 //              share of the sums through distributed shared memory and writes it.
 // Forms        columns: as above. diagonal: Q is as wide as Z, and only the square blocks on the diagonal of Zᵀ Q are
 //              stored: the gradient of a rotation. rows: D = Z Qᵀ with 128 rows of Z and Rank rows of Q, a split-K
@@ -52,34 +52,43 @@ template <int Rank, wgrad_form What = wgrad_form::columns> struct wgrad_shape {
   static_assert(16 * stages_one_block <= 256);
 };
 
+inline constexpr int max_wgrads_of_launch = 2;
+
 struct wgrad_maps {
-  CUtensorMap z, q;
+  CUtensorMap z[max_wgrads_of_launch], q[max_wgrads_of_launch];
 };
-struct wgrad_args {
-  int steps;          // steps of 64 tokens (rows form: 64 of K)
+// One wgrad of a launch.
+struct wgrad_job {
   int columns, rank;  // columns of Z and Q without padding; rows form: their rows; diagonal form: rank = block size
   bool by_column;     // D is [columns, rank], else [rank, columns]
   bool adds;          // add to `to` instead of overwriting it
   element_ptr<float> factor;  // one number; null: 1
   element_ptr<float> to;
-  int stages = 0;  // pipeline stages; 0: as many as let two blocks share an SM
 };
+struct wgrad_args {
+  int steps;        // steps of 64 tokens (rows form: 64 of K)
+  int first_tiles;  // tiles of job 0 along the columns; the tiles of job 1 follow them
+  int stages = 0;   // pipeline stages; 0: as many as let two blocks share an SM
+  wgrad_job job[max_wgrads_of_launch];
+};
+constexpr int wgrad_tiles(int columns) { return (columns + wgrad_tile_columns - 1) / wgrad_tile_columns; }
 
 template <class T, int Rank, wgrad_form What> struct wgrad_block {
   static constexpr bool diagonal = What == wgrad_form::diagonal, rows_form = What == wgrad_form::rows;
   static_assert(!diagonal || Rank == 64);
   using shape = wgrad_shape<Rank, What>;
 
-  const wgrad_maps& maps;
-  const wgrad_args& g;
+  const CUtensorMap &z_map, &q_map;
+  const wgrad_job& g;
+  int steps, wanted_stages;  // of wgrad_args
   std::uint32_t base;
   float* partial;  // partial sums: reuse the pipeline's shared memory after the mainloop
   int split, splits, column0, rank0;
 
-  __device__ int stages() const { return g.stages > 0 ? g.stages : shape::stages; }
+  __device__ int stages() const { return wanted_stages > 0 ? wanted_stages : shape::stages; }
   __device__ pipeline ring() const { return {base + stages() * shape::stage, stages()}; }
-  __device__ int first() const { return static_cast<int>(static_cast<long long>(g.steps) * split / splits); }
-  __device__ int last() const { return static_cast<int>(static_cast<long long>(g.steps) * (split + 1) / splits); }
+  __device__ int first() const { return static_cast<int>(static_cast<long long>(steps) * split / splits); }
+  __device__ int last() const { return static_cast<int>(static_cast<long long>(steps) * (split + 1) / splits); }
 
   __device__ void start() const {
     if (threadIdx.x == 0) {
@@ -89,24 +98,25 @@ template <class T, int Rank, wgrad_form What> struct wgrad_block {
     __syncthreads();
   }
   __device__ void produce() const {
+    ptx::wait_for_dependency();
     pipeline_state at = pipeline_state::producer();
     for (int s = first(); s < last(); ++s) {
       const std::uint32_t to = base + at.stage * shape::stage;
       ring().producer_acquire(at);
       const std::uint32_t full = ring().producer_commit(at.stage, shape::stage);
       if constexpr (rows_form) {
-        ptx::load_tile(to, &maps.z, s * wgrad_step, column0, full, ptx::evict_first);
-        ptx::load_tile(to + 2 * shape::box, &maps.q, s * wgrad_step, rank0, full, ptx::evict_last);
+        ptx::load_tile(to, &z_map, s * wgrad_step, column0, full, ptx::evict_first);
+        ptx::load_tile(to + 2 * shape::box, &q_map, s * wgrad_step, rank0, full, ptx::evict_last);
       } else {
-        ptx::load_tile(to, &maps.z, column0, s * wgrad_step, full, ptx::evict_first);
-        ptx::load_tile(to + shape::box, &maps.z, column0 + 64, s * wgrad_step, full, ptx::evict_first);
+        ptx::load_tile(to, &z_map, column0, s * wgrad_step, full, ptx::evict_first);
+        ptx::load_tile(to + shape::box, &z_map, column0 + 64, s * wgrad_step, full, ptx::evict_first);
         if constexpr (diagonal) {
-          ptx::load_tile(to + 2 * shape::box, &maps.q, column0, s * wgrad_step, full);
-          ptx::load_tile(to + 3 * shape::box, &maps.q, column0 + 64, s * wgrad_step, full);
+          ptx::load_tile(to + 2 * shape::box, &q_map, column0, s * wgrad_step, full);
+          ptx::load_tile(to + 3 * shape::box, &q_map, column0 + 64, s * wgrad_step, full);
         } else {
 #pragma unroll
           for (int i = 0; i < (Rank + 63) / 64; ++i)
-            ptx::load_tile(to + (2 + i) * shape::box, &maps.q, rank0 + 64 * i, s * wgrad_step, full, ptx::evict_last);
+            ptx::load_tile(to + (2 + i) * shape::box, &q_map, rank0 + 64 * i, s * wgrad_step, full, ptx::evict_last);
         }
       }
       at.advance(stages());
@@ -239,15 +249,20 @@ __global__ void __launch_bounds__(wgrad_shape<Rank, What>::threads, wgrad_shape<
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ std::uint8_t raw[];
   const std::uint32_t at = ptx::shared_address(raw), base = (at + 1023) & ~1023U;
-  const wgrad_block<T, Rank, What> block{maps,
-                                         g,
+  const int tile = static_cast<int>(blockIdx.y), job = tile < g.first_tiles ? 0 : 1;
+  const wgrad_block<T, Rank, What> block{maps.z[job],
+                                         maps.q[job],
+                                         g.job[job],
+                                         g.steps,
+                                         g.stages,
                                          base,
                                          reinterpret_cast<float*>(raw + (base - at)),
                                          static_cast<int>(blockIdx.x),
                                          static_cast<int>(gridDim.x),
-                                         static_cast<int>(blockIdx.y) * wgrad_tile_columns,
+                                         (job == 0 ? tile : tile - g.first_tiles) * wgrad_tile_columns,
                                          static_cast<int>(blockIdx.z) * Rank};
   block.start();
+  ptx::launch_dependents();
   if (threadIdx.x < 256)
     block.consume();
   else if (threadIdx.x == 256)
