@@ -217,6 +217,8 @@ TEST_CASE("choose: the wgrads of A and of B share a launch") {
   CHECK(choose_wgrads(other, 2, h200, all).rank == 0);  // kernels of other ranks
   const wgrad_problem wide[2] = {{dtype::bf16, 512, 4096, 256}, {dtype::bf16, 512, 4096, 256}};
   CHECK(choose_wgrads(wide, 2, h200, all).rank == 0);
+  const wgrad_problem odd[2] = {{dtype::bf16, 512, 4092, 16}, {dtype::bf16, 512, 4096, 16}};
+  CHECK(choose_wgrads(odd, 2, h200, all).rank == 0);  // rows without padding do not begin at multiples of 16 bytes
   gemm_problem dgrad{dtype::bf16, 512, 4096, 4096, 16};
   dgrad.nn = dgrad.stores_shrink = true;
   dgrad.fused_wgrads[0] = {4096, 16, false}, dgrad.fused_wgrads[1] = {4096, 16, true};

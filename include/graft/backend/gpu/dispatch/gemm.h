@@ -369,15 +369,16 @@ constexpr int wgrad_kernel_rank(const wgrad_problem& p, const target& device, co
   return best;
 }
 // One launch for `count` wgrads over the same tokens, as the gradients of A and of B are: with few tokens a launch of
-// its own would take longer than the sums. Several share a launch if one kernel covers the rank of each of them; `rank`
-// is 0 if they do not.
+// its own would take longer than the sums. Several share a launch if one kernel covers the rank of each of them and no
+// operand has rows that need padding; `rank` is 0 if they do not.
 constexpr wgrad_choice choose_wgrads(const wgrad_problem* all, int count, const target& device,
                                      const gemm_kernel_mask& have) {
   wgrad_choice c;
   const int rank = wgrad_kernel_rank(all[0], device, have);
   long long tiles = 0;
   for (int i = 0; i < count; ++i) {
-    if (wgrad_kernel_rank(all[i], device, have) != rank || (count > 1 && all[i].rank > rank)) return c;
+    if (wgrad_kernel_rank(all[i], device, have) != rank) return c;
+    if (count > 1 && (all[i].rank > rank || all[i].columns % 8 != 0)) return c;
     tiles += (all[i].columns + 127LL) / 128 * (rank > 0 ? (all[i].rank + rank - 1) / rank : 0);
   }
   if (rank == 0) return c;

@@ -98,6 +98,7 @@ template <class T, int Rank, wgrad_form What> struct wgrad_block {
     __syncthreads();
   }
   __device__ void produce() const {
+    ptx::prefetch(&z_map), ptx::prefetch(&q_map);
     ptx::wait_for_dependency();
     pipeline_state at = pipeline_state::producer();
     for (int s = first(); s < last(); ++s) {
