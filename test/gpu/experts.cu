@@ -2,7 +2,7 @@
 // Grouped GEMM of experts against sums in double: every storage type, ragged sizes, experts with all, some or no rows;
 // and routing of many tokens. test/gpu_host/evaluate_node.cu has the operations by their definitions.
 #include <doctest/doctest.h>
-#include <graft/backend/gpu/kernels/experts/grouped_gemm_mma.cuh>
+#include <graft/backend/gpu/kernels/experts/multiply_groups.cuh>
 #include <graft/backend/gpu/runtime/device_memory.h>
 
 #include <cmath>
@@ -87,7 +87,7 @@ gpu::tensor<float> tensor_of(const device_numbers& n, long long a, long long b, 
 }
 
 // rows x in times the matrices [experts, out, in] (or [experts, in, out]), or their gradients. With a rank, a branch of
-// so many columns is added to the product, whose B is stored as [experts, out, rank] and in float.
+// so many columns is added to the product, whose B is stored in the layout of the matrices and in float.
 void check_products(dtype type, dtype of_weight, long long rows, int experts, long long in, long long out, routes how,
                     bool tb, long long rank = 0) {
   INFO("rank ", rank, ", ", std::string(name_of(type)), " and ", std::string(name_of(of_weight)), ", rows ", rows,
@@ -113,10 +113,12 @@ void check_products(dtype type, dtype of_weight, long long rows, int experts, lo
         for (long long i = 0; i < rank; ++i)
           want[static_cast<std::size_t>(p * out + o)] +=
               u.host[static_cast<std::size_t>(p * rank + i)] *
-              branch.host[static_cast<std::size_t>((e * out + o) * rank + i)];
+              branch.host[static_cast<std::size_t>(tb ? (e * out + o) * rank + i : (e * rank + i) * out + o)];
   const auto table = gpu::routing_table<float>(tensor_of(r.table, 1, 1, rows, 3));
   gpu::expert_branch<float> added;
-  if (rank > 0) added = {tensor_of(u, 1, 1, rows, rank), tensor_of(branch, 1, experts, out, rank), true};
+  if (rank > 0)
+    added = {tensor_of(u, 1, 1, rows, rank),
+             tb ? tensor_of(branch, 1, experts, out, rank) : tensor_of(branch, 1, experts, rank, out), tb};
   const gpu::grouped_products<float> product{tensor_of(y, 1, 1, rows, out),
                                              tensor_of(x, 1, 1, rows, in),
                                              tb ? tensor_of(w, 1, experts, out, in) : tensor_of(w, 1, experts, in, out),
@@ -166,6 +168,9 @@ TEST_CASE("gpu experts: grouped GEMM and its gradient for every type and routing
         check_products(type, type, 37, 7, 136, 72, how, tb, 16);
         check_products(type, type, 611, 3, 200, 264, how, tb, 5);
         check_products(type, type, 300, 2, 64, 16, how, tb, 70);
+        check_products(type, type, 611, 3, 320, 264, how, tb);  // wgmma in both layouts
+        check_products(type, type, 450, 3, 192, 520, how, tb, 16);
+        check_products(type, type, 450, 4, 64, 136, how, tb, 64);
       }
 }
 

@@ -11,7 +11,7 @@
 #include <graft/backend/gpu/kernels/elementwise/layout.cuh>
 #include <graft/backend/gpu/kernels/elementwise/pointwise.cuh>
 #include <graft/backend/gpu/kernels/elementwise/rope_dropout.cuh>
-#include <graft/backend/gpu/kernels/experts/grouped_gemm_mma.cuh>
+#include <graft/backend/gpu/kernels/experts/multiply_groups.cuh>
 #include <graft/backend/gpu/kernels/gather/gather_scatter.cuh>
 #include <graft/backend/gpu/kernels/linalg/dense.cuh>
 #include <graft/backend/gpu/kernels/linalg/neumann_block.cuh>
