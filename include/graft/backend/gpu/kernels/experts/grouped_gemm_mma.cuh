@@ -79,11 +79,15 @@ template <class T, int Count, int Threads> struct operand_tiles {
   __device__ __forceinline__ bool has_vectors() const {
     return reinterpret_cast<std::uintptr_t>(matrix.at) % 16 == 0 && pitch % 8 == 0 && (along ? depth : end) % 8 == 0;
   }
-  // Operands of float, and those without aligned vectors: small ones (A and B of a branch), whose loads wait.
+  // Operands of float, and those without aligned vectors: small ones (A and B of a branch), whose loads wait. Vectors
+  // inside the matrix come first, so that the loads of a thread are in flight together and zeros need none.
   __device__ __noinline__ static void fill_rounded(std::uint32_t to, element_ptr<float> matrix, long long pitch,
                                                    int from, int end, int depth, bool along, bool aligned, int k0) {
+    constexpr int boxes = Count < 64 ? 1 : Count / 64;
+#pragma unroll 2
     for (int e = static_cast<int>(threadIdx.x); e < Count * 8; e += Threads) {
-      const int box = along ? 0 : e / 512, line = along ? e / 8 : e / 8 % 64, vec = e % 8;
+      const int line = along ? e % Count : e / (8 * boxes), vec = along ? e / Count : e % 8,
+                box = along ? 0 : e / 8 % boxes;
       const int row = (along ? from : k0) + line, rows = along ? end : depth,
                 col = (along ? k0 : from + box * 64) + vec * 8, cols = along ? depth : end;
       const int inside = row < rows && col < cols ? min_of(cols - col, 8) : 0;
