@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Dequantization of a whole quantized weight into a buffer, which the layers of a stream reuse one after the other.
-// GEMMs of more than 32 tokens, their gradients and nodes that read the weight use it.
+// GEMMs of more than 32 tokens, their gradients and nodes that read the weight use it. Here are the formats that a
+// layer type can name; dequantize_parts.cuh has those of files.
 //
 //   to[i] = round(value(qweight[i]) · scale(i))      n elements, flat
 //
 // Vector kernel   Each thread dequantizes four vectors of 8 elements. 4-bit values are looked up in a table of 16
 //                 floats that every lane has a copy of in its own shared memory bank; the product is rounded once.
-// Other formats, types and alignments use dequantized_elements, 8 elements per thread.
+// Elements        Formats, types and alignments that no vector kernel takes: dequantized_elements, 8 per thread.
 // Measured        H200, 4096 x 4096, 4096 tokens, LoRA r16: 1.03 of the bare bf16 product on NF4, 0.97 on a bf16 weight
 //                 (docs/performance.md).
 #pragma once
@@ -22,7 +23,7 @@ struct dequantized_elements {
   quantized_weight from;
   element_ptr<float> to;
   long long count;
-  __device__ void operator()(long long vec) const {
+  __host__ __device__ void operator()(long long vec) const {
     constexpr int width = 8;
     const long long first = vec * width;
     if (first + width > count) {
@@ -162,6 +163,7 @@ template <class T> bool can_dequantize_vec8(const quantized_weight& c, long long
 }
 template <class T>
 status dequantize_weight(cudaStream_t stream, const quantized_weight& from, long long n, const element_ptr<float>& to) {
+  if (from.format.block_bytes > 0) return no_quantized_kernels();
   if constexpr (sizeof(T) == 2)
     if (can_dequantize_vec8<T>(from, n, to.type)) {
       constexpr long long in_block = dequantize_args::threads * dequantize_args::at_once;
@@ -173,6 +175,7 @@ status dequantize_weight(cudaStream_t stream, const quantized_weight& from, long
   return on_stream{stream}.elements((n + 7) / 8, dequantized_elements{from, to, n}, "dequantize");
 }
 template <class Gather = gathered_dequantized> status gather_dequantized(cudaStream_t stream, const Gather& f) {
+  if (f.from.format.block_bytes > 0) return no_quantized_kernels();
   return on_stream{stream}.elements(f.out.count(), f, "gather from a quantized table");
 }
 
