@@ -54,7 +54,8 @@ template <class T> void check_dequantized(const view& there, const float* number
   gpu::buffer to;
   REQUIRE(bool(to.reserve(static_cast<long long>(wanted.size()))));
   REQUIRE(cudaMemset(to.data(), 0xa5, wanted.size()) == cudaSuccess);
-  const status done = by.dequantize(nullptr, gpu::quantized_weight_of(there), there.count(), {to.data(), type});
+  const status done = by.dequantize(nullptr, gpu::quantized_weight_of(there), there.count(), {to.data(), type},
+                                    there.rank == 3 ? there.size[0] : 1, {});
   INFO(std::string(done ? "" : done.message()));
   REQUIRE(bool(done));
   std::vector<unsigned char> got(wanted.size());
@@ -113,6 +114,38 @@ TEST_CASE("gpu: a stack of experts is placed and dequantized whole") {
     stack.rank = 3, stack.size[0] = 5, stack.size[1] = 24, stack.size[2] = 256;
     const placed_weight w(stack);
     check_every_type(w.there, made.numbers.data());
+  }
+}
+TEST_CASE("gpu: of a stack, the experts that have rows are dequantized, and the others are left as they are") {
+  if (no_gpu()) return;
+  constexpr long long experts = 6, rows = 24, cols = 256, count = rows * cols;
+  // Sorted rows by token, expert and pair; the stack begins with expert 1.
+  const std::vector<float> lines{0, 0, 0, 0, 1, 1, 1, 1, 2, 1, 4, 3, 2, 6, 4};
+  const std::vector<bool> has_rows{true, false, false, true, false, true};
+  gpu::buffer table;
+  REQUIRE(bool(table.reserve(static_cast<long long>(lines.size() * 4))));
+  REQUIRE(cudaMemcpy(table.data(), lines.data(), lines.size() * 4, cudaMemcpyHostToDevice) == cudaSuccess);
+  const gpu::tensor<float> routing{table.as<float>(), {1, 1, 5, 3}};
+  const gpu::used_experts used = gpu::used_experts::of(gpu::routing_table<float>(routing), experts, 1);
+  CHECK(used.routing.rows == 5);
+  CHECK(gpu::used_experts::of(gpu::routing_table<float>(routing), 2, 1).routing.rows == 0);  // every expert has some
+  const gpu::dequantize_functions by = gpu::all_launchers<__nv_bfloat16>().quantized;
+  for (const named_quant_format& e : every_format()) {
+    if (e.format.block_bytes == 0 && e.format.type != dtype::f4_e2m1) continue;
+    INFO(e.name);
+    const quantized_and_plain made = weight_in(e.format, experts * rows, cols);
+    const placed_weight w(made.quantized.as_view());
+    gpu::buffer to;
+    REQUIRE(bool(to.reserve(experts * count * 4)));
+    REQUIRE(cudaMemset(to.data(), 0, static_cast<std::size_t>(experts * count * 4)) == cudaSuccess);
+    REQUIRE(bool(
+        by.dequantize(nullptr, gpu::quantized_weight_of(w.there), experts * count, to.as<float>(), experts, used)));
+    std::vector<float> got(static_cast<std::size_t>(experts * count)), wanted = made.numbers;
+    REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+    REQUIRE(cudaMemcpy(got.data(), to.data(), got.size() * 4, cudaMemcpyDeviceToHost) == cudaSuccess);
+    for (std::size_t i = 0; i < wanted.size(); ++i)
+      if (!has_rows[i / static_cast<std::size_t>(count)]) wanted[i] = 0;
+    CHECK(got == wanted);
   }
 }
 TEST_CASE("gpu: rows and columns of a quantized table") {

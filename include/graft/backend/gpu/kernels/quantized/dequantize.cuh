@@ -121,9 +121,11 @@ __global__ void __launch_bounds__(dequantize_args::threads)
 }
 
 // Dequantization as function pointers, because naming a function compiles its kernels and most layer types are not
-// quantized. `dequantize` writes the first n elements of a weight, `gather` rows of a table (embedding).
+// quantized. `dequantize` writes the first n elements of a weight, of a stack of matrices at least those of the experts
+// that are used, and `gather` rows of a table (embedding).
 struct dequantize_functions {
-  status (*dequantize)(cudaStream_t, const quantized_weight& from, long long n, const element_ptr<float>& to) = nullptr;
+  status (*dequantize)(cudaStream_t, const quantized_weight& from, long long n, const element_ptr<float>& to,
+                       long long matrices, const used_experts& used) = nullptr;
   status (*gather)(cudaStream_t, const gathered_dequantized&) = nullptr;
 };
 inline status no_quantized_kernels() {
@@ -140,13 +142,15 @@ class dequantized_buffer : public growing_buffer {
   void use_functions(const dequantize_functions& by) { by_ = by; }
   const dequantize_functions& functions() const { return by_; }
   // Dequantizes a weight in stream order; fails where the buffer is too small.
-  result<element_ptr<float>> dequantize(cudaStream_t stream, const view& codes, dtype as) const {
+  result<element_ptr<float>> dequantize(cudaStream_t stream, const view& codes, dtype as,
+                                        const used_experts& used = {}) const {
     const long long n = codes.count();
     if (by_.dequantize == nullptr) return no_quantized_kernels().failure();
     if (n * bits_of(as) / 8 > bytes())
       return fail("there is no buffer for the dequantized values of a quantized weight");
     const element_ptr<float> to{data(), as};
-    if (status s = by_.dequantize(stream, quantized_weight_of(codes), n, to); !s) return s.failure();
+    const long long matrices = codes.rank == 3 ? codes.size[0] : 1;
+    if (status s = by_.dequantize(stream, quantized_weight_of(codes), n, to, matrices, used); !s) return s.failure();
     return to;
   }
 
@@ -162,7 +166,8 @@ template <class T> bool can_dequantize_vec8(const quantized_weight& c, long long
          ((four && c.pitch == c.cols) || (eight && c.cols % 8 == 0));
 }
 template <class T>
-status dequantize_weight(cudaStream_t stream, const quantized_weight& from, long long n, const element_ptr<float>& to) {
+status dequantize_weight(cudaStream_t stream, const quantized_weight& from, long long n, const element_ptr<float>& to,
+                         long long = 1, const used_experts& = {}) {
   if (from.format.block_bytes > 0) return no_quantized_kernels();
   if constexpr (sizeof(T) == 2)
     if (can_dequantize_vec8<T>(from, n, to.type)) {

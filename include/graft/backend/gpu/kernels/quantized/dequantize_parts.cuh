@@ -14,6 +14,8 @@
 // Planes           A thread loads its 4 to 16 bytes of codes at once; rows are whole parts.
 // Stores           Two lanes exchange halves of their parts, so that a store instruction of a warp writes whole sectors
 //                  of 32 bytes.
+// Experts          blockIdx.y is the matrix of a stack. With few rows, thread blocks of experts without any return: a
+//                  decode step of 8 experts of 128 writes a sixteenth of them.
 // Types            The type of the result is known at run time, so that there is one instance per format.
 #pragma once
 #include <graft/backend/gpu/kernels/quantized/dequantize.cuh>
@@ -83,29 +85,40 @@ struct dequantize_parts_args {
   static constexpr int threads = 256;
   quantized_weight from;
   element_ptr<float> to;
-  long long parts;
+  long long parts;  // of a matrix
+  used_experts used;
+
+  // True for all threads of a block whose expert has no rows. The routing may be what the previous kernel writes.
+  __device__ bool is_unused() const {
+    if (!waits_for_routing()) return false;
+    pdl_begin();
+    return !used.has(blockIdx.y);
+  }
+  __device__ bool waits_for_routing() const { return used.routing.rows > 0; }
+  __device__ element_ptr<float> matrix() const { return to + blockIdx.y * parts * part_size; }
 };
 template <class T> __device__ __forceinline__ uint4 pack8(const float* v) {
   return {pack<T>(v[0], v[1]), pack<T>(v[2], v[3]), pack<T>(v[4], v[5]), pack<T>(v[6], v[7])};
 }
-// Stores a part. All lanes of a warp call it, also those that have none; lanes of even rank have even parts.
-__device__ inline void store_part(const dequantize_parts_args& g, long long part, const float (&v)[part_size]) {
-  if (g.to.type == dtype::f32) {
-    if (part >= g.parts) return;
-    auto* const to = static_cast<float4*>(g.to.at) + part * (part_size / 4);
+// Stores part `part` of `parts`. All lanes of a warp call it, also those that have none; even lanes have even parts.
+__device__ inline void store_part(const element_ptr<float>& matrix, long long part, long long parts,
+                                  const float (&v)[part_size]) {
+  if (matrix.type == dtype::f32) {
+    if (part >= parts) return;
+    auto* const to = static_cast<float4*>(matrix.at) + part * (part_size / 4);
     for (int k = 0; k < part_size / 4; ++k) to[k] = {v[4 * k], v[4 * k + 1], v[4 * k + 2], v[4 * k + 3]};
     return;
   }
-  const bool is_bf16 = g.to.type == dtype::bf16, is_odd = part % 2 != 0;
+  const bool is_bf16 = matrix.type == dtype::bf16, is_odd = part % 2 != 0;
   const uint4 low = is_bf16 ? pack8<__nv_bfloat16>(v) : pack8<__half>(v),
               high = is_bf16 ? pack8<__nv_bfloat16>(v + 8) : pack8<__half>(v + 8), mine = is_odd ? low : high;
   const uint4 other{__shfl_xor_sync(0xffffffffU, mine.x, 1), __shfl_xor_sync(0xffffffffU, mine.y, 1),
                     __shfl_xor_sync(0xffffffffU, mine.z, 1), __shfl_xor_sync(0xffffffffU, mine.w, 1)};
-  auto* const to = static_cast<uint4*>(g.to.at) + part / 2 * 4;
-  if (part / 2 * 2 + 1 < g.parts) {
+  auto* const to = static_cast<uint4*>(matrix.at) + part / 2 * 4;
+  if (part / 2 * 2 + 1 < parts) {
     to[is_odd ? 1 : 0] = is_odd ? other : low;
     to[is_odd ? 3 : 2] = is_odd ? high : other;
-  } else if (part < g.parts) {  // the last part of an odd number
+  } else if (part < parts) {  // the last part of an odd number
     to[0] = low, to[1] = high;
   }
 }
@@ -117,30 +130,42 @@ __global__ void __launch_bounds__(dequantize_parts_args::threads)
                 tile_bytes = threads / parts * Format::bytes, load = 16;
   static_assert(tile_bytes % load == 0);
   __shared__ __align__(16) unsigned char tile[tile_bytes];
+  if (g.is_unused()) return;
   const int thread = static_cast<int>(threadIdx.x);
-  const unsigned char* const from = g.from.qweight + static_cast<long long>(blockIdx.x) * tile_bytes;
-  const long long rest = g.parts / parts * Format::bytes - static_cast<long long>(blockIdx.x) * tile_bytes;
-  const int bytes = rest < tile_bytes ? static_cast<int>(rest) : tile_bytes;
-  const bool is_aligned = reinterpret_cast<std::uintptr_t>(from) % load == 0;
-  const int vectors = is_aligned ? bytes / load : 0;
-  for (int i = thread; i < vectors; i += threads)
-    reinterpret_cast<uint4*>(tile)[i] = __ldcs(reinterpret_cast<const uint4*>(from) + i);
-  for (int i = vectors * load + thread; i < bytes; i += threads) tile[i] = from[i];
-  __syncthreads();
-  pdl_begin();  // the previous kernel may still read the buffer
-  float v[part_size] = {};
-  const long long part = static_cast<long long>(blockIdx.x) * threads + thread;
-  if (part < g.parts) quant_formats::dequantize_part<Format>(tile + thread / parts * Format::bytes, thread % parts, v);
-  store_part(g, part, v);
+  const long long matrix_bytes = g.parts / parts * Format::bytes;
+  for (long long at = blockIdx.x; at * threads < g.parts; at += gridDim.x) {
+    const unsigned char* const from = g.from.qweight + blockIdx.y * matrix_bytes + at * tile_bytes;
+    const long long rest = matrix_bytes - at * tile_bytes;
+    const int bytes = rest < tile_bytes ? static_cast<int>(rest) : tile_bytes;
+    const bool is_aligned = reinterpret_cast<std::uintptr_t>(from) % load == 0;
+    const int vectors = is_aligned ? bytes / load : 0;
+    for (int i = thread; i < vectors; i += threads)
+      reinterpret_cast<uint4*>(tile)[i] = __ldcs(reinterpret_cast<const uint4*>(from) + i);
+    for (int i = vectors * load + thread; i < bytes; i += threads) tile[i] = from[i];
+    __syncthreads();
+    // The previous kernel may still read the buffer.
+    if (at == blockIdx.x && !g.waits_for_routing()) pdl_begin();
+    float v[part_size] = {};
+    const long long part = at * threads + thread;
+    if (part < g.parts)
+      quant_formats::dequantize_part<Format>(tile + thread / parts * Format::bytes, thread % parts, v);
+    store_part(g.matrix(), part, g.parts, v);
+    __syncthreads();
+  }
 }
 template <dtype Type>
 __global__ void __launch_bounds__(dequantize_parts_args::threads)
     dequantize_rows_kernel(const __grid_constant__ dequantize_parts_args g) {
-  const long long part = static_cast<long long>(blockIdx.x) * dequantize_parts_args::threads + threadIdx.x;
-  float v[part_size] = {};
-  if (part < g.parts) dequantize_row_part<Type>(g.from, static_cast<unsigned>(part), v);
-  pdl_begin();  // the previous kernel may still read the buffer
-  store_part(g, part, v);
+  constexpr int threads = dequantize_parts_args::threads;
+  if (g.is_unused()) return;
+  for (long long at = blockIdx.x; at * threads < g.parts; at += gridDim.x) {
+    const long long part = at * threads + threadIdx.x;
+    float v[part_size] = {};
+    if (part < g.parts) dequantize_row_part<Type>(g.from, static_cast<unsigned>(blockIdx.y * g.parts + part), v);
+    // The previous kernel may still read the buffer.
+    if (at == blockIdx.x && !g.waits_for_routing()) pdl_begin();
+    store_part(g.matrix(), part, g.parts, v);
+  }
 }
 
 // Whether the kernels above take this weight: ggml's blocks always, groups of columns where rows are whole aligned
@@ -153,13 +178,19 @@ inline bool has_parts(const quantized_weight& w, long long n) {
 }
 // Templates, because naming them compiles the kernels of every format; graft::gpu_compiled compiles them once.
 template <class = void>
-status dequantize_parts(cudaStream_t stream, const quantized_weight& from, long long n, const element_ptr<float>& to) {
-  const dequantize_parts_args g{from, to, n / part_size};
+status dequantize_parts(cudaStream_t stream, const quantized_weight& from, long long n, const element_ptr<float>& to,
+                        long long matrices, const used_experts& used) {
   constexpr long long threads = dequantize_parts_args::threads;
+  const dequantize_parts_args g{from, to, n / part_size / matrices, used};
+  // A thread block per tile of a matrix. Those of a stack share the tiles of their expert, so that an expert without
+  // rows costs few of them.
+  constexpr long long enough = 8192;
+  const long long tiles = (g.parts + threads - 1) / threads,
+                  blocks = matrices == 1 ? tiles : min_of(tiles, (enough + matrices - 1) / matrices);
   status done = no_quantized_kernels();
   const auto run = [&](auto* kernel) {
     done = n == 0 ? status(ok)
-                  : launch_pdl(stream, kernel, dim3(static_cast<unsigned>((g.parts + threads - 1) / threads)),
+                  : launch_pdl(stream, kernel, dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(matrices)),
                                dim3(static_cast<unsigned>(threads)), "dequantize", g);
   };
   switch (from.format.type) {
@@ -210,14 +241,16 @@ template <class = void> status gather_parts(cudaStream_t stream, const gathered_
 }
 #if defined(GRAFT_GPU_COMPILED)
 extern template status dequantize_parts<void>(cudaStream_t, const quantized_weight&, long long,
-                                              const element_ptr<float>&);
+                                              const element_ptr<float>&, long long, const used_experts&);
 extern template status gather_parts<void>(cudaStream_t, const gathered_dequantized&);
 #endif
 
 // Every format, for programs that learn the formats of their weights at run time.
 template <class T>
-status dequantize_any(cudaStream_t stream, const quantized_weight& from, long long n, const element_ptr<float>& to) {
-  return has_parts(from, n) ? dequantize_parts(stream, from, n, to) : dequantize_weight<T>(stream, from, n, to);
+status dequantize_any(cudaStream_t stream, const quantized_weight& from, long long n, const element_ptr<float>& to,
+                      long long matrices, const used_experts& used) {
+  return has_parts(from, n) ? dequantize_parts(stream, from, n, to, matrices, used)
+                            : dequantize_weight<T>(stream, from, n, to);
 }
 template <class = void> status gather_any(cudaStream_t stream, const gathered_dequantized& f) {
   return f.from.format.block_bytes > 0 ? gather_parts(stream, f) : gather_dequantized(stream, f);

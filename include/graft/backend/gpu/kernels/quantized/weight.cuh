@@ -4,6 +4,7 @@
 #pragma once
 #include <graft/backend/gpu/dispatch/quantized.h>
 #include <graft/backend/gpu/kernels/elementwise/for_each.cuh>
+#include <graft/backend/gpu/kernels/experts/routing.cuh>
 #include <graft/backend/gpu/runtime/device_memory.h>
 #include <graft/backend/gpu/tile/tensor.cuh>
 #include <graft/core/algorithm.h>
@@ -148,6 +149,18 @@ inline quantized_weight quantized_weight_of(const view& v) {
   }
   return c;
 }
+
+// The experts of a stack that a product reads: those that have rows in its routing. Without rows: all of them.
+struct used_experts {
+  routing_table<float> routing{};
+  long long first = 0;  // expert that the stack begins with
+
+  // Looking for rows costs a search per thread block: where most experts have some, all are dequantized.
+  static used_experts of(const routing_table<float>& routing, long long experts, long long first) {
+    return routing.rows < 2 * experts ? used_experts{routing, first} : used_experts{};
+  }
+  __device__ bool has(long long e) const { return routing.begin(first + e) < routing.begin(first + e + 1); }
+};
 
 struct gathered_dequantized {
   tensor<float> out;
