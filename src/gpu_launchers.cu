@@ -8,4 +8,7 @@ namespace graft::gpu {
 template status each<add_numbers>(cudaStream_t, long long, const add_numbers&, const char*);
 template status each<apply_epilogue>(cudaStream_t, long long, const apply_epilogue&, const char*);
 template status each<fill_vector<float>>(cudaStream_t, long long, const fill_vector<float>&, const char*);
+template status dequantize_parts<void>(cudaStream_t, const quantized_weight&, long long, const element_ptr<float>&,
+                                       long long, const used_experts&);
+template status gather_parts<void>(cudaStream_t, const gathered_dequantized&);
 }  // namespace graft::gpu

@@ -28,6 +28,11 @@ __global__ void fill_bytes(unsigned char* p, long long n, unsigned char keep) {
 __global__ void fill_with(float* p, long long n, float v) {
   for (long long i = blockIdx.x * 256LL + threadIdx.x; i < n; i += gridDim.x * 256LL) p[i] = v;
 }
+// Columns in groups in the order in which an activation order leaves them: neighbours are in any group.
+__global__ void fill_groups(std::int32_t* p, int n, int groups) {
+  for (int i = static_cast<int>(blockIdx.x * 256 + threadIdx.x); i < n; i += static_cast<int>(gridDim.x) * 256)
+    p[i] = static_cast<std::int32_t>(static_cast<unsigned>(i) * 2654435761U >> 8) % groups;
+}
 template <class T> T* device_memory(long long n) {
   T* p = nullptr;
   require(cudaMalloc(&p, static_cast<std::size_t>(n) * sizeof(T)) == cudaSuccess, "cudaMalloc");
@@ -51,8 +56,23 @@ view random_weight(const quant_format& format, int n) {
     fill_bytes<<<256, 256>>>(scales, sizes.scales, 0x7F);
     quant->scales = scales, quant->second_scales = filled(sizes.second_scales, 0.01F);
     quant->second_codebook = filled(256, 0.5F), quant->offset = 0.02F;
+  } else if (sizes.scales > 0 && format.scales != dtype::f32) {  // bytes or halves without NaN, infinity and sign
+    const long long stored = sizes.scales * bits_of(format.scales) / 8;
+    auto* const scales = device_memory<unsigned char>(stored);
+    fill_bytes<<<256, 256>>>(scales, stored, 0x3F);
+    quant->scales = scales;
   } else if (sizes.scales > 0) {
     quant->scales = filled(sizes.scales, format.type == dtype::int8 ? 3.0F : 0.03F);
+  }
+  if (has_zero_points(format)) {
+    auto* const zeros = device_memory<unsigned char>(sizes.scales);
+    fill_bytes<<<256, 256>>>(zeros, sizes.scales, static_cast<unsigned char>((1 << bits_of(format.type)) - 1));
+    quant->zeros = zeros;
+  }
+  if (format.scaled == scale_granularity::column_group) {
+    auto* const groups = device_memory<std::int32_t>(k);
+    fill_groups<<<256, 256>>>(groups, k, k / format.block);
+    quant->column_group = groups;
   }
   view v{codes, format.type, {n, k, 1, 1}, 2};
   v.quant = quant;
@@ -142,7 +162,7 @@ void add_bare(const one_case& c, bool nn) {
   base->choose(at->calls, run);
   add((nn ? "cublaslt dx" : "cublaslt bare") + c.shape, at->calls, c.flops, c.plain_bytes, run);
 }
-const gpu::dequantize_functions dequantizers{&gpu::dequantize_weight<__nv_bfloat16>, nullptr};
+const gpu::dequantize_functions dequantizers = gpu::all_launchers<__nv_bfloat16>().quantized;
 // Dequantizes the whole weight, then runs cuBLASLt.
 void add_dequantized_first(const one_case& c, const std::string& name, const std::vector<view>& weights, double bytes,
                            bool nn) {
@@ -201,7 +221,8 @@ void add_case(int m, int n, const std::vector<named_quant_format>& all) {
     add_forward(c, e.name + " lora r16", adapted_layers, bytes);
     if (!many) {
       add_forward(c, e.name + " plain", every(weight, none), bytes);
-      if (m == gpu::max_quantized_tokens && has_separate_shrink())
+      if (m == gpu::max_quantized_tokens && has_separate_shrink() &&
+          gpu::quant_layout_of(e.format, k) != gpu::quant_layout::none)
         add_after_shrink(c, e.name + " lora r16, S given", weights, bytes, lora.rank);
       continue;
     }
@@ -224,9 +245,22 @@ int main(int argc, char** argv) {
                                             {"nf4 32", four_bits(dtype::nf4, false, 32)},
                                             {"q8_0", quant_formats::q8_0_format::format()},
                                             {"q4_0", quant_formats::q4_0_format::format()}};
+  // Formats of files, which are dequantized first.
+  std::vector<named_quant_format> of_files{{"mxfp4", quant_formats::mxfp4_format::format()},
+                                           {"nvfp4", quant_formats::nvfp4_format::format()}};
+  for (const dtype type : {dtype::u2, dtype::u3, dtype::u4, dtype::u8})
+    of_files.push_back({std::string("gptq ") + std::to_string(bits_of(type)),
+                        {.type = type, .scaled = scale_granularity::block, .block = 128, .scales = dtype::f16}});
+  of_files.push_back(
+      {"gptq 4 act-order",
+       {.type = dtype::u4, .scaled = scale_granularity::column_group, .block = 128, .scales = dtype::f16}});
+  quant_formats::ggml_formats::for_each([&](auto f) {
+    if (gpu::quant_layout_of(f.format(), k) == gpu::quant_layout::none)
+      of_files.push_back({std::string("ggml ") + f.name, f.format()});
+  });
   for (const int m : {1, 8, 16, 32})
     if (chosen(m)) add_case(m, 4096, all), add_case(m, 14336, all);
-  if (chosen(4096)) add_case(4096, 4096, all), add_case(4096, 14336, {nf4, doubled});
+  if (chosen(4096)) add_case(4096, 4096, all), add_case(4096, 14336, {nf4, doubled}), add_case(4096, 4096, of_files);
 
   return run_all(argc, argv, 11);
 }

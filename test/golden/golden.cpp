@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // golden DIR [--on cpu|eager|cuda|cuda-bf16|cuda-eager]: every case under DIR/layers, DIR/models and DIR/gguf through
 // the library, one line a case with the largest relative error of each tensor. A case that cannot be represented is a
-// failure. Models run by fused plans only, cuda-bf16 is of models, whose bounds are computed and printed too
-// (bf16_model.h), and GGUF files run on the CPU; --keep FOLDER keeps the adapters that they trained and wrote
-// (peft_reads.py).
+// failure. Models and GGUF files run by fused plans only, and cuda-bf16 is of models, whose bounds are computed and
+// printed too (bf16_model.h); --keep FOLDER keeps the adapters that models trained and wrote (peft_reads.py).
 #include <graft/model/on_cpu.h>
 
 #include <cstdio>
@@ -54,8 +53,11 @@ bool report_checks(const graft::result<golden::model_checks>& r, bool with_bound
   return good;
 }
 
-bool report_gguf(const std::filesystem::path& folder) {
+bool report_gguf(const std::filesystem::path& folder, [[maybe_unused]] const golden::runner& how) {
   std::printf("%-18s", folder.filename().c_str());
+#ifdef GRAFT_GOLDEN_CUDA
+  if (how.gpu) return report_checks(golden::run_gguf_on_gpu(folder));
+#endif
   return report_checks(golden::gguf_case<graft::cpu::engine<float>>::run(folder));
 }
 
@@ -128,14 +130,14 @@ int main(int argc, char** argv) {
   if (!how.narrow) layers = folders_in(dir / "layers");
   std::vector<std::filesystem::path> models, files;
   if (how.how == graft::execution_mode::fused) models = model_cases(dir);
-  if (on == "cpu") files = gguf_cases(dir);
+  if (how.how == graft::execution_mode::fused && !how.narrow) files = gguf_cases(dir);
   if (layers.empty() && models.empty() && files.empty())
     return in.mistake(said + " holds no cases for --on " + on +
                       ", expected layers/NAME/..., models/NAME/... or gguf/NAME/... in it");
   int passed = 0;
   for (const auto& c : layers) passed += report(c, how) ? 1 : 0;
   for (const auto& c : models) passed += report_model(c, keep, how) ? 1 : 0;
-  for (const auto& c : files) passed += report_gguf(c) ? 1 : 0;
+  for (const auto& c : files) passed += report_gguf(c, how) ? 1 : 0;
   const int failed = static_cast<int>(layers.size() + models.size() + files.size()) - passed;
   std::printf("%d passed, %d failed\n", passed, failed);
   return failed == 0 && passed > 0 ? 0 : 1;

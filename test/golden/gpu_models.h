@@ -16,5 +16,7 @@ result<model_checks> run_model(const std::filesystem::path& folder, const std::f
 // Runs a case in float with the CPU's tolerances, or in bf16.
 result<model_checks> run_model_on_gpu(const std::filesystem::path& folder, const std::filesystem::path& keep,
                                       bool narrow);
+// Runs a case of a GGUF file in float with the CPU's tolerances.
+result<model_checks> run_gguf_on_gpu(const std::filesystem::path& folder);
 
 }  // namespace golden

@@ -1,50 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
-// Quantized bases on the GPU: every quantization format, every number of tokens that has another kernel, with a branch,
-// with factors, with both; forward and backward against the dequantized weight in double.
-#include "../support/quantized.h"
-
+// Quantized bases with skinny kernels: every such format, every number of tokens that has another kernel, with a branch,
+// with factors, with both, against the dequantized weight in double. quantized_formats.cpp has the other formats.
 #include <graft/backend/gpu/dispatch/quantized.h>
 
-#include "gpu.h"
+#include "quantized_case.h"
 
 using namespace test;
 
 namespace {
 
-std::vector<named_quant_format> every_gpu_quant_format() {
+std::vector<named_quant_format> every_skinny_quant_format() {
   std::vector<named_quant_format> all;
   for (const named_quant_format& e : every_quant_format())
-    if (gpu::has_gpu_kernels(e.format)) all.push_back(e);
+    if (gpu::quant_layout_of(e.format, 4096) != gpu::quant_layout::none) all.push_back(e);
   return all;
 }
 
-struct quantized_case {
-  random_layer<float> layer;
-  quantized_and_plain weight;
-
-  quantized_case(const layer_graphs& g, const sizes& s, const quant_format& how)
-      : layer(representable(g, s, dtype::bf16)), weight(layer.data.at("weight"), s.at("out"), s.at("in"), how) {
-    layer.data.at("weight") = weight.numbers;
-    layer.views.at("weight").data = layer.data.at("weight").data();
-  }
-  gpu_layer bound(dtype type) const {
-    gpu_layer g(layer.graphs, type, execution_mode::fused);
-    REQUIRE(bool(layer.bind(g)));
-    const view stored = weight.quantized.as_view();
-    const status set = g.set("weight", stored);
-    INFO(std::string(set ? "" : set.message()));
-    REQUIRE(bool(set));
-    return g;
-  }
-};
-
 }  // namespace
 
-TEST_CASE("gpu: GEMMs with weights of every quantization format, by every kernel") {
+TEST_CASE("gpu: GEMMs with weights of every format that has skinny kernels, by every kernel") {
   if (no_gpu()) return;
   const std::vector<std::pair<const char*, sizes>> methods{{"lora", {{"r", 12}}}, {"dora", {{"r", 40}}}, {"ia3", {}}};
   std::size_t turn = 0;
-  for (const named_quant_format& e : every_gpu_quant_format())
+  for (const named_quant_format& e : every_skinny_quant_format())
     for (const long long in : {256, 1088})
       for (const long long tokens : {1, 8, 13, 32, 50, 64, 130}) {
         const char* const method = methods[turn % methods.size()].first;
@@ -63,7 +41,7 @@ TEST_CASE("gpu: GEMMs with weights of every quantization format, by every kernel
 }
 TEST_CASE("gpu: rows so long that thread blocks share them, with partial shrink results") {
   if (no_gpu()) return;
-  for (const named_quant_format& e : every_gpu_quant_format())
+  for (const named_quant_format& e : every_skinny_quant_format())
     for (const auto& length : {std::pair{4096, 1}, {4096, 16}, {8256, 8}, {14336, 3}, {14336, 20}})
       for (const int rank : {16, 64}) {
         const int in = length.first, tokens = length.second;
@@ -87,7 +65,7 @@ TEST_CASE("gpu: rows so long that thread blocks share them, with partial shrink 
 }
 TEST_CASE("gpu: the kernels of whole units, with a low-rank branch and without") {
   if (no_gpu()) return;
-  for (const named_quant_format& e : every_gpu_quant_format())
+  for (const named_quant_format& e : every_skinny_quant_format())
     for (const auto& size : {std::pair{144, 1}, {144, 13}, {4240, 8}, {4240, 16}, {4240, 29}, {2128, 3}})
       for (const int rank : {0, 16, 48}) {
         const int most = size.first, tokens = size.second;
@@ -111,21 +89,4 @@ TEST_CASE("gpu: the kernels of whole units, with a low-rank branch and without")
         CHECK(distance(y, reference(c.layer)) < 1e-2);
         CHECK(y == again);
       }
-}
-
-TEST_CASE("gpu: formats that only the CPU reads are refused by name") {
-  if (no_gpu()) return;
-  for (const std::vector<named_quant_format>* list : {&every_quant_format(), &every_wide_quant_format()})
-    for (const named_quant_format& e : *list) {
-      if (gpu::has_gpu_kernels(e.format)) continue;
-      INFO(e.name);
-      const layer_graphs g = graphs_for("linear", "lora", false);
-      const quantized_case c(g, with(usual_sizes(), {{"in", 256}}), e.format);
-      gpu_layer on_gpu(c.layer.graphs, dtype::bf16, execution_mode::fused);
-      REQUIRE(bool(c.layer.bind(on_gpu)));
-      const status set = on_gpu.set("weight", c.weight.quantized.as_view());
-      std::vector<float> y = c.layer.buffer_for("y", g.forward);
-      const status ran = set ? on_gpu.forward(c.layer.x(), into(y)) : set;
-      CHECK(std::string(ran.message()).find("is stored as " + e.name + ", which runs on the CPU") != std::string::npos);
-    }
 }

@@ -182,36 +182,52 @@ TEST_CASE("quantized dispatch: every layout says what it stores and where its sc
   for (const auto& [format, layout] : known) CHECK(quant_layout_of(format, 4096) == layout);
 }
 
-TEST_CASE("code choice: formats that only the CPU reads are refused by name") {
-  for (const quant_format& e : {nf4_64, double_64, int8_rows, fp8, q8_0, q4_0}) CHECK(has_gpu_kernels(e));
+TEST_CASE(
+    "quantized dispatch: every format has a skinny kernel or is dequantized first, and none is taken for another") {
   const auto message_of = [](const quant_format& e) {
     const quant_state state{.format = e};
     view v{nullptr, e.type};
     v.quant = &state;
     return std::string(check_gpu_format("blk.0.ffn_up.weight", v).message());
   };
-  CHECK(message_of(q8_0).empty());
   CHECK(std::string(check_gpu_format("x", view{}).message()).empty());
-  int refused = 0;
-  quant_formats::ggml_formats::for_each([&](auto f) {
-    const quant_format e = f.format();
-    if (e == q8_0 || e == q4_0) return;
-    ++refused;
-    CHECK(message_of(e) ==
-          std::string("tensor 'blk.0.ffn_up.weight' is stored as ") + f.name +
-              ", which runs on the CPU; on the GPU use weights in Q8_0, Q4_0, NF4, int8, FP8, F16 or BF16");
+  for (const quant_format& e : {nf4_64, double_64, int8_rows, fp8, q8_0, q4_0}) CHECK(message_of(e).empty());
+  int dequantized = 0;
+  const auto is_dequantized = [&](const quant_format& e) {
+    INFO(name_of(e), " ", bits_of(e.type));
+    ++dequantized;
+    CHECK(message_of(e).empty());
     for (const int k : {64, 256, 4096}) {
       CHECK(quant_layout_of(e, k) == quant_layout::none);
-      CHECK(choose_quantized(e, dtype::bf16, 1, k, 16, h200).groups == 0);
+      for (const int m : {1, 16, 4096}) CHECK(choose_quantized(e, dtype::bf16, m, k, 16, h200).groups == 0);
     }
+  };
+  quant_formats::ggml_formats::for_each([&](auto f) {
+    const quant_format e = f.format();
+    if (!(e == q8_0 || e == q4_0)) is_dequantized(e);
   });
-  CHECK(refused == 11);
+  CHECK(dequantized == 11);
+  is_dequantized(quant_formats::mxfp4_format::format());
+  is_dequantized(quant_formats::nvfp4_format::format());
+  for (const dtype type : {dtype::u2, dtype::u3, dtype::u4, dtype::u8})
+    for (const scale_granularity by : {scale_granularity::block, scale_granularity::column_group})
+      is_dequantized({.type = type, .scaled = by, .block = 128, .scales = dtype::f16});
+}
+TEST_CASE("quantized dispatch: an arrangement that nothing dequantizes is refused by name") {
+  quant_format other_block = q4_0, unknown_type = q4_0;
+  other_block.block_bytes = 20, unknown_type.block_type = 99;
   for (const quant_format& e :
-       {quant_formats::mxfp4_format::format(), quant_formats::nvfp4_format::format(),
-        quant_format{.type = dtype::u4, .scaled = scale_granularity::block, .block = 128, .scales = dtype::f16}}) {
-    CHECK(message_of(e) ==
+       {other_block, unknown_type, quant_format{.type = dtype::u4, .scaled = scale_granularity::row},
+        quant_format{.type = dtype::f4_e2m1, .scaled = scale_granularity::block, .block = 64},
+        quant_format{.type = dtype::f8_e4m3, .scaled = scale_granularity::block, .block = 128, .block_rows = 128},
+        quant_format{.type = dtype::f8_e5m2, .scaled = scale_granularity::row}}) {
+    const quant_state state{.format = e};
+    view v{nullptr, e.type};
+    v.quant = &state;
+    CHECK(std::string(check_gpu_format("blk.0.ffn_up.weight", v).message()) ==
           std::string("tensor 'blk.0.ffn_up.weight' is stored as ") + name_of(e) +
-              ", which runs on the CPU; on the GPU use weights in Q8_0, Q4_0, NF4, int8, FP8, F16 or BF16");
-    CHECK(choose_quantized(e, dtype::bf16, 1, 4096, 16, h200).groups == 0);
+              " in an arrangement that is not a quantization format of this library; dequantize it, or quantize it "
+              "again");
+    CHECK(quant_layout_of(e, 4096) != quant_layout::q4_0);
   }
 }

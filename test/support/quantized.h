@@ -49,7 +49,7 @@ inline const std::vector<named_quant_format>& every_wide_quant_format() {
   }();
   return all;
 }
-// The formats of GPTQ, AWQ, MXFP4 and NVFP4, which run on the CPU. Rows are whole blocks of 32 elements.
+// The formats of GPTQ, AWQ, MXFP4 and NVFP4. Rows are whole blocks of 32 elements.
 inline const std::vector<named_quant_format>& every_checkpoint_format() {
   static const std::vector<named_quant_format> all = [] {
     std::vector<named_quant_format> e{{"mxfp4", quant_formats::mxfp4_format::format()},

@@ -4,6 +4,8 @@
 #pragma once
 #include <graft/core/quant_format.h>
 
+#include <bit>
+
 namespace graft::quant_formats {
 
 struct e2m1 {
@@ -11,6 +13,11 @@ struct e2m1 {
   static constexpr float largest = 6;
   static constexpr float table[16] = {0.0F,  0.5F,  1.0F,  1.5F,  2.0F,  3.0F,  4.0F,  6.0F,
                                       -0.0F, -0.5F, -1.0F, -1.5F, -2.0F, -3.0F, -4.0F, -6.0F};
+  // The number of a code without a look-up, for device code.
+  static constexpr float value(unsigned code) {
+    const std::uint32_t sign = (code & 8U) << 28U, rest = code & 7U;
+    return std::bit_cast<float>(sign | (rest < 2 ? rest * 0x3f000000U : (rest << 22U) + (126U << 23U)));
+  }
   static constexpr unsigned code_at(const unsigned char* codes, long long i) {
     return i % 2 == 0 ? codes[i / 2] & 15U : static_cast<unsigned>(codes[i / 2]) >> 4U;
   }

@@ -16,6 +16,8 @@
 #include <graft/core/f16.h>
 #include <graft/core/quant_format.h>
 
+#include <cstddef>
+#include <cstdint>
 #include <utility>
 
 namespace graft::quant_formats {
@@ -39,6 +41,28 @@ constexpr int bits_at(unsigned char from, int first, int count) { return from >>
   for (int i = 8; i < 16; ++i) copies[i] = fifth[2 * r + 1];
   for (int i = 0; i < 16; ++i)
     to[i] = static_cast<signed char>(bits_at(lower[i], 4 * r, 4) + ((copies[i] & mask[i]) != 0 ? 16 : 0) - middle);
+}
+
+// A table of 16 bytes in two words: indexed with a variable, an array of device code would be in local memory.
+struct byte_table {
+  std::uint64_t half[2] = {};
+  constexpr explicit byte_table(const signed char (&table)[16]) {
+    for (unsigned k = 0; k < 16; ++k)
+      half[k / 8] |= static_cast<std::uint64_t>(static_cast<unsigned char>(table[k])) << (8 * (k % 8));
+  }
+  constexpr signed char operator[](int k) const {
+    return static_cast<signed char>((k < 8 ? half[0] : half[1]) >> static_cast<unsigned>(8 * (k % 8)) & 255U);
+  }
+};
+// The numbers of a table for the 4-bit codes in half h of 16 bytes.
+template <const signed char (&Table)[16]>
+[[gnu::always_inline]] constexpr void look_up_nibbles(const unsigned char* from, int h, signed char* to) {
+#if defined(__CUDA_ARCH__)
+  constexpr byte_table table(Table);
+#else
+  constexpr const signed char(&table)[16] = Table;
+#endif
+  for (int i = 0; i < 16; ++i) to[i] = table[bits_at(from[i], 4 * h, 4)];
 }
 
 constexpr quant_format ggml_block(int elements, int bytes, int ggml_type_id) {
@@ -99,6 +123,27 @@ template <class Format, int... R>
 }
 template <class Format> [[gnu::always_inline]] constexpr void dequantize_block(const unsigned char* from, float* to) {
   dequantize_runs<Format>(from, to, std::make_integer_sequence<int, Format::runs>());
+}
+
+// Elements [16 p, 16 p + 16) of a block, which are in one run: what a thread of a GPU dequantizes at once.
+inline constexpr int part_size = 16;
+template <class Format>
+constexpr void dequantize_part(const unsigned char* from, int p, float (&to)[static_cast<std::size_t>(part_size)]) {
+  static_assert(Format::run % part_size == 0);
+  constexpr int parts = Format::run / part_size;
+  const int r = p / parts, first = p % parts * part_size;
+  const affine s = Format::run_scale(from, Format::block_scale(from), r);
+  signed char code[static_cast<unsigned>(part_size)] = {};
+  if constexpr (requires { Format::codes(from, r, code); }) {
+    static_assert(parts == 1);
+    Format::codes(from, r, code);
+  } else {
+    for (int i = 0; i < part_size; ++i) code[i] = static_cast<signed char>(Format::code(from, r, first + i));
+  }
+  for (int i = 0; i < part_size; ++i) {
+    to[i] = s.scale * static_cast<float>(code[i]);
+    if constexpr (Format::has_minimum) to[i] += s.minimum;
+  }
 }
 
 // Codes of b bits that quantize `block` numbers from their smallest to their largest (Q4_1, Q5_1).

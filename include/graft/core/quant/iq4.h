@@ -8,17 +8,13 @@
 
 namespace graft::quant_formats {
 
-// Values of the 16 elements whose codes are in half h of 16 bytes.
-[[gnu::always_inline]] constexpr void iq4_values(const unsigned char* from, int h, signed char* to) {
-  constexpr signed char table[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
-  for (int i = 0; i < 16; ++i) to[i] = table[bits_at(from[i], 4 * h, 4)];
-}
+inline constexpr signed char iq4_table[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 
 struct iq4_nl_format : ggml_layout<32, 18, 16, 20> {
   static constexpr const char* name = "iq4_nl";
   static constexpr affine block_scale(const unsigned char* from) { return {load_half(from)}; }
   [[gnu::always_inline]] static constexpr void codes(const unsigned char* from, int r, signed char* to) {
-    iq4_values(from + 2, r, to);
+    look_up_nibbles<iq4_table>(from + 2, r, to);
   }
 };
 
@@ -32,7 +28,7 @@ struct iq4_xs_format : ggml_layout<256, 136, 16, 23> {
         (bits_at(from[4 + group / 2], group % 2 * 4, 4) | bits_at(from[2 + group / 4], group % 4 * 2, 2) << 4) - 32);
   }
   [[gnu::always_inline]] static constexpr void codes(const unsigned char* from, int r, signed char* to) {
-    iq4_values(from + 8 + r / 2 * 16, r % 2, to);
+    look_up_nibbles<iq4_table>(from + 8 + r / 2 * 16, r % 2, to);
   }
 };
 

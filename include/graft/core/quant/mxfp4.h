@@ -16,6 +16,7 @@ namespace graft::quant_formats {
 //     w = 2^(e - 128) · table[q]
 // The table has the numbers of E2M1 times two (ggml-common.h, kvalues_mxfp4; ggml-impl.h, ggml_e8m0_to_fp32_half). It
 // is the arrangement of gpt-oss' experts in GGUF files; folders store codes and scales in two tensors (mxfp4_format).
+inline constexpr signed char mxfp4_table[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 struct mxfp4_block_format : ggml_layout<32, 17, 16, 39> {
   static constexpr const char* name = "mxfp4";
   // The scales of exponents 0 and 1 are subnormal floats.
@@ -24,8 +25,7 @@ struct mxfp4_block_format : ggml_layout<32, 17, 16, 39> {
     return {std::bit_cast<float>(e < 2 ? 0x00200000U << e : (e - 1) << 23U)};
   }
   [[gnu::always_inline]] static constexpr void codes(const unsigned char* from, int r, signed char* to) {
-    constexpr signed char table[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
-    for (int i = 0; i < 16; ++i) to[i] = table[bits_at(from[1 + i], 4 * r, 4)];
+    look_up_nibbles<mxfp4_table>(from + 1, r, to);
   }
 };
 

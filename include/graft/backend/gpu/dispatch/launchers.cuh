@@ -9,7 +9,7 @@
 #include <graft/backend/gpu/kernels/gemm/pack.cuh>
 #include <graft/backend/gpu/kernels/linalg/kronecker_chain.cuh>
 #include <graft/backend/gpu/kernels/linalg/matrix_stack.cuh>
-#include <graft/backend/gpu/kernels/quantized/dequantize.cuh>
+#include <graft/backend/gpu/kernels/quantized/dequantize_parts.cuh>
 #include <graft/backend/gpu/kernels/skinny/dropout_branch.cuh>
 #include <graft/backend/gpu/kernels/wgrad/column_scale.cuh>
 #include <graft/backend/gpu/kernels/wgrad/swiglu_column_scale.cuh>
@@ -85,7 +85,10 @@ template <class T, launch_mask Which> launchers compiled_launchers() {
   if constexpr ((Which & launches::odd_branches) != 0)
     l.packs.fold = &fold_branch<T>, l.packs.repeat = &repeat_branch<T>;
   if constexpr ((Which & launches::pad) != 0) l.packs.pad = &pad_shrink<T>;
-  if constexpr ((Which & launches::quantized) != 0) l.quantized = {&dequantize_weight<T>, &gather_dequantized<>};
+  if constexpr ((Which & launches::any_format) != 0)
+    l.quantized = {&dequantize_any<T>, &gather_any<>};
+  else if constexpr ((Which & launches::quantized) != 0)
+    l.quantized = {&dequantize_weight<T>, &gather_dequantized<>};
   if constexpr (sizeof(T) == 2) {
     if constexpr ((Which & launches::odd_branches) != 0) l.packs.tile = &tile_branch<T>;
     if constexpr ((Which & launches::fused_rotation) != 0) l.packs.fused_rotation = &pack_rotation_rows<T>;

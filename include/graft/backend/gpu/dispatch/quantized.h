@@ -119,15 +119,41 @@ struct quantized_choice {
   quantized_layout at{};
 };
 
-// True for the formats that the kernels dequantize. Of ggml's, these are Q8_0 and Q4_0.
-constexpr bool has_gpu_kernels(const quant_format& e) {
-  return can_dequantize(e) && (is_four_bit(e) || e.type == dtype::f8_e4m3 || is_scaled_integer(e));
+// The memory of a quantized weight, plane by plane: stored values, and what is stored apart from them. A plane that the
+// format lacks has no bytes. Matrices of a stack (experts [experts, out, in]) lie one below the other.
+struct quant_plane {
+  const void* from = nullptr;
+  long long bytes = 0;
+};
+struct quant_planes {
+  quant_plane values, scales, second_scales, second_codebook, zeros, column_group;
+
+  // On the device a plane begins at a multiple of this, so that kernels load vectors.
+  static constexpr long long alignment = 256;
+  static constexpr long long padded(long long bytes) { return (bytes + alignment - 1) / alignment * alignment; }
+  constexpr long long padded_bytes() const {
+    return padded(values.bytes) + padded(scales.bytes) + padded(second_scales.bytes) + padded(second_codebook.bytes) +
+           padded(zeros.bytes) + padded(column_group.bytes);
+  }
+};
+constexpr quant_planes planes_of(const view& v) {
+  const quant_state& p = *v.quant;
+  const weight_view w = weight_of(v);
+  const scale_counts n = scale_counts_of(p.format, w.rows, w.cols);
+  return {.values = {v.data, quantized_bytes(v)},
+          .scales = {p.scales, n.scales * bits_of(p.format.scales) / 8},
+          .second_scales = {p.second_scales, n.second_scales * 4},
+          .second_codebook = {p.second_codebook, p.format.second_block > 0 ? 256 * 4 : 0},
+          .zeros = {p.zeros, has_zero_points(p.format) ? n.scales : 0},
+          .column_group = {p.column_group, p.format.scaled == scale_granularity::column_group ? w.cols * 4 : 0}};
 }
-// Refuses a weight in a format that only the CPU reads. Every tensor is checked when it is placed on the GPU or bound.
+
+// Refuses a weight in a format that nothing dequantizes. Every tensor is checked when it is placed on the GPU or bound.
 [[gnu::cold]] constexpr status check_gpu_format(const graft::detail::message_part& name, const view& v) {
-  if (v.quant == nullptr || has_gpu_kernels(v.quant->format)) return ok;
-  return fail("tensor '", name, "' is stored as ", name_of(v.quant->format),
-              ", which runs on the CPU; on the GPU use weights in Q8_0, Q4_0, NF4, int8, FP8, F16 or BF16");
+  if (v.quant == nullptr || can_dequantize(v.quant->format)) return ok;
+  return fail(
+      "tensor '", name, "' is stored as ", name_of(v.quant->format),
+      " in an arrangement that is not a quantization format of this library; dequantize it, or quantize it again");
 }
 
 constexpr quant_layout quant_layout_of(const quant_format& e, long long k) {

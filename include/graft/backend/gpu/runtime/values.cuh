@@ -143,7 +143,7 @@ class values {
     tensor<float>* const operand[] = {&branch.a, &branch.b, &x.a, &x.b};
     const id from[] = {added.a, added.b, base.a, base.b};
     for (int k = 0; k < 4; ++k) {
-      const result<tensor<float>> read = numbers(stream, from[k]);
+      const result<tensor<float>> read = numbers(stream, from[k], used_experts_of(l.base));
       if (!read) return read.failure();
       *operand[k] = *read;
     }
@@ -171,13 +171,14 @@ class values {
     return evaluate_(stream, *g_, s_, rotations[0], all.out[0], operand, nullptr);
   }
   tensor<float> operator[](id i) const { return shaped(*g_, i, s_, at_[unshaped(*g_, i)]); }
-  // The value of node i as numbers that a kernel can read: a quantized weight is dequantized first.
-  result<tensor<float>> numbers(cudaStream_t stream, id i) const {
+  // The value of node i as numbers that a kernel can read: a quantized weight is dequantized first, and of a stack of
+  // experts those that are used.
+  result<tensor<float>> numbers(cudaStream_t stream, id i, const used_experts& used = {}) const {
     tensor<float> t = (*this)[i];
     if (const view* quantized = quantized_leaf(i)) {
       if (dequantized_ == nullptr)
         return fail("tensor '", g_->name(unshaped(*g_, i)), "' is quantized, and nothing dequantizes it here");
-      const result<element_ptr<float>> decoded = dequantized_->dequantize(stream, *quantized, dequantized_type_);
+      const result<element_ptr<float>> decoded = dequantized_->dequantize(stream, *quantized, dequantized_type_, used);
       if (!decoded) return decoded.failure();
       t.p = *decoded;
     }
@@ -194,6 +195,14 @@ class values {
     if (i < 0) return nullptr;
     const view& v = leaves_[unshaped(*g_, i)];
     return v.quant != nullptr ? &v : nullptr;
+  }
+  // The experts whose weight the product of node i reads; all of them for every other node.
+  used_experts used_experts_of(id i) const {
+    const node& v = (*g_)[i];
+    if (v.what != op::grouped_matmul) return {};
+    const evaluator<float> at{*g_, s_};
+    const tensor<float> routing = (*this)[v.c];
+    return used_experts::of(routing_table<float>(routing), g_->sizes.value((*g_)[v.b].d[1], s_), at.experts(v).first);
   }
   // Is node i a tensor of the caller or a reshape, which have no memory of their own?
   bool is_external(id i) const {
@@ -247,7 +256,7 @@ GRAFT_GPU_LIBRARY status values::compute_node(cudaStream_t stream, id i, element
         x.ids = static_cast<const std::int64_t*>(leaves_[from].data);
       else if (v.what == op::gather && quantized_leaf(from) != nullptr)
         looked_up = quantized_leaf(from);
-      else if (result<tensor<float>> read = numbers(stream, from))
+      else if (result<tensor<float>> read = numbers(stream, from, used_experts_of(i)))
         *operand[o] = *read;
       else
         return read.failure();

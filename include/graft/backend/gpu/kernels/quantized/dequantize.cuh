@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Dequantization of a whole quantized weight into a buffer, which the layers of a stream reuse one after the other.
-// GEMMs of more than 32 tokens, their gradients and nodes that read the weight use it.
+// GEMMs of more than 32 tokens, their gradients and nodes that read the weight use it. Here are the formats that a
+// layer type can name; dequantize_parts.cuh has those of files.
 //
 //   to[i] = round(value(qweight[i]) · scale(i))      n elements, flat
 //
 // Vector kernel   Each thread dequantizes four vectors of 8 elements. 4-bit values are looked up in a table of 16
 //                 floats that every lane has a copy of in its own shared memory bank; the product is rounded once.
-// Other formats, types and alignments use dequantized_elements, 8 elements per thread.
+// Elements        Formats, types and alignments that no vector kernel takes: dequantized_elements, 8 per thread.
 // Measured        H200, 4096 x 4096, 4096 tokens, LoRA r16: 1.03 of the bare bf16 product on NF4, 0.97 on a bf16 weight
 //                 (docs/performance.md).
 #pragma once
@@ -22,7 +23,7 @@ struct dequantized_elements {
   quantized_weight from;
   element_ptr<float> to;
   long long count;
-  __device__ void operator()(long long vec) const {
+  __host__ __device__ void operator()(long long vec) const {
     constexpr int width = 8;
     const long long first = vec * width;
     if (first + width > count) {
@@ -120,9 +121,11 @@ __global__ void __launch_bounds__(dequantize_args::threads)
 }
 
 // Dequantization as function pointers, because naming a function compiles its kernels and most layer types are not
-// quantized. `dequantize` writes the first n elements of a weight, `gather` rows of a table (embedding).
+// quantized. `dequantize` writes the first n elements of a weight, of a stack of matrices at least those of the experts
+// that are used, and `gather` rows of a table (embedding).
 struct dequantize_functions {
-  status (*dequantize)(cudaStream_t, const quantized_weight& from, long long n, const element_ptr<float>& to) = nullptr;
+  status (*dequantize)(cudaStream_t, const quantized_weight& from, long long n, const element_ptr<float>& to,
+                       long long matrices, const used_experts& used) = nullptr;
   status (*gather)(cudaStream_t, const gathered_dequantized&) = nullptr;
 };
 inline status no_quantized_kernels() {
@@ -139,13 +142,15 @@ class dequantized_buffer : public growing_buffer {
   void use_functions(const dequantize_functions& by) { by_ = by; }
   const dequantize_functions& functions() const { return by_; }
   // Dequantizes a weight in stream order; fails where the buffer is too small.
-  result<element_ptr<float>> dequantize(cudaStream_t stream, const view& codes, dtype as) const {
+  result<element_ptr<float>> dequantize(cudaStream_t stream, const view& codes, dtype as,
+                                        const used_experts& used = {}) const {
     const long long n = codes.count();
     if (by_.dequantize == nullptr) return no_quantized_kernels().failure();
     if (n * bits_of(as) / 8 > bytes())
       return fail("there is no buffer for the dequantized values of a quantized weight");
     const element_ptr<float> to{data(), as};
-    if (status s = by_.dequantize(stream, quantized_weight_of(codes), n, to); !s) return s.failure();
+    const long long matrices = codes.rank == 3 ? codes.size[0] : 1;
+    if (status s = by_.dequantize(stream, quantized_weight_of(codes), n, to, matrices, used); !s) return s.failure();
     return to;
   }
 
@@ -161,7 +166,9 @@ template <class T> bool can_dequantize_vec8(const quantized_weight& c, long long
          ((four && c.pitch == c.cols) || (eight && c.cols % 8 == 0));
 }
 template <class T>
-status dequantize_weight(cudaStream_t stream, const quantized_weight& from, long long n, const element_ptr<float>& to) {
+status dequantize_weight(cudaStream_t stream, const quantized_weight& from, long long n, const element_ptr<float>& to,
+                         long long = 1, const used_experts& = {}) {
+  if (from.format.block_bytes > 0) return no_quantized_kernels();
   if constexpr (sizeof(T) == 2)
     if (can_dequantize_vec8<T>(from, n, to.type)) {
       constexpr long long in_block = dequantize_args::threads * dequantize_args::at_once;
@@ -173,6 +180,7 @@ status dequantize_weight(cudaStream_t stream, const quantized_weight& from, long
   return on_stream{stream}.elements((n + 7) / 8, dequantized_elements{from, to, n}, "dequantize");
 }
 template <class Gather = gathered_dequantized> status gather_dequantized(cudaStream_t stream, const Gather& f) {
+  if (f.from.format.block_bytes > 0) return no_quantized_kernels();
   return on_stream{stream}.elements(f.out.count(), f, "gather from a quantized table");
 }
 
