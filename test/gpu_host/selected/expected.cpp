@@ -60,7 +60,6 @@ void quantized(const quantized_mask& have) {
           if (have.whole_units || !whole)
             kernel("quantized_skinny_kernel", layout + ", " + number(tiles) + ", " + boolean(branch) + ", " +
                                                   boolean(whole) + ", " + boolean(grouped));
-    if (have.whole_units) kernel("quantized_two_unit_kernel", layout + ", " + boolean(branch));
     if (branch) kernel("shrink_kernel", "");
   }
 }

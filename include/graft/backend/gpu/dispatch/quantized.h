@@ -239,26 +239,6 @@ constexpr bool quantized_can_fuse_norm(const gemm_problem& p, const target& on) 
 static_assert(max_segments * shrink_partial_bytes(16, max_quantized_tokens) <= workspace_bound(1, 16));
 static_assert(max_segments * 2 * 4 <= counter_bytes(1));
 
-// ---- A single layer with at most two units per thread block (kernels/quantized/skinny_two_unit.cuh)
-// Shared memory layout; a block uses half of a multiprocessor's shared memory.
-struct two_unit_layout {
-  static constexpr int table = quant_smem_begin, lower = table + 65536, scales = lower + 32768, nested = scales + 8192,
-                       b = nested + 1024, shrink_out = b + 2 * b_rows_bytes, shrink_set = shrink_out + 4096,
-                       end = shrink_set + 32, bytes = end - static_cast<int>(quant_smem_begin);
-};
-static_assert(2 * (two_unit_layout::bytes + quant_smem_begin) <= quant_smem_end);
-// Partial sums of U, `two_unit_slices` for each 16 of the rank, in two sets that launches alternate between, with use
-// counters. They are zero when allocated and stored before the counters of other kernels.
-inline constexpr int two_unit_slices = 8, shrink_set_floats = 64 / 16 * two_unit_slices * 8 * 16,
-                     shrink_set_shares = 4096;
-inline constexpr long long two_unit_persistent_bytes = 2 * shrink_set_floats * 4 + 256;
-// Does the two-unit kernel take this layer? Its blocks occupy half of a multiprocessor, so that blocks of the next
-// launch fit next to them. There must be a block for every slice of A, and `rows` must be a multiple of 16.
-constexpr bool fits_two_units(const quantized_choice& c, long long rows, int rank, const target& on) {
-  const long long units = rows / unit_rows, blocks = units < on.sm_count ? units : on.sm_count;
-  return has_block_scales(c.form) && c.tokens == 8 && c.groups == 1 && units <= 2LL * on.sm_count &&
-         on.sm_count <= shrink_set_shares && (units > on.sm_count || rank > 0) && rank / 16 * two_unit_slices <= blocks;
-}
 // The smallest number of units per cluster for which all layers, each with its own clusters, fit `clusters`.
 constexpr int units_per_cluster(const int* units, int count, int clusters) {
   for (int rounds = 1;; ++rounds) {

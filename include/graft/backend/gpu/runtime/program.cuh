@@ -312,14 +312,13 @@ status program<T>::bind(cudaStream_t stream, const kernel_set& kernels, const si
       return st;
   }
   buffer& counters = grouped ? shared.counters : own_counters_;
-  const long long persistent_bytes = with.values.has_quantized() ? two_unit_persistent_bytes : 0,
-                  all = persistent_bytes + counter_bytes(limits.tokens);
+  const long long all = counter_bytes(limits.tokens);
   const bool grows = counters.bytes() < all;
   if (grows) {
     ++local_version_;
     if (status st = counters.reserve(all); !st) return st;
   }
-  std::uint32_t* const begin = counters.as<std::uint32_t>() + persistent_bytes / 4;
+  auto* const begin = counters.as<std::uint32_t>();
   if (std::exchange(counters_, begin) != begin || grows) {
     const auto bytes = static_cast<std::size_t>(counters.bytes());
     if (status st = check(cudaMemsetAsync(counters.data(), 0, bytes, stream), "clearing"); !st) return st;
