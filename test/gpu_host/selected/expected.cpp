@@ -74,7 +74,7 @@ void others(const kernel_selection& have) {
   launched(launches::dropout_gemms, {"dropout_wgrad_kernel", "dropout_expand_kernel", "dropout_entry"});
   launched(launches::chain, {"chain_kernel", "chain_partials"}), launched(launches::stack, {"stack_kernel"});
   launched(launches::columns, {"column_wgrad_kernel", "column_wgrad_by_column"});
-  launched(launches::gates, {"gate_wgrad_kernel"}), launched(launches::gather_norm, {"gather_norm_functor"});
+  launched(launches::gates, {"gate_wgrad_kernel"});
   launched(launches::expression | launches::two_expressions | launches::precomputed_expression,
            {"expression_elements", "expression_vec8"});
   launched(launches::two_expressions, {"both_expressions"});

@@ -107,7 +107,8 @@ inline constexpr int max_units_per_phase = quant_warps - quant_stages;
 
 struct quantized_layout {
   int phase = 0;  // units whose partial sums fit at the same time
-  long long ring = 0, scales = 0, factors = 0, ready = 0, sums = 0, partials = 0;
+  long long ring = 0, scales = 0, sums = 0, partials = 0;
+  long long ready = 0;              // mbarrier that completes when U is ready
   long long nested = 0;             // table of dequantized scales
   long long shrink_out = 0, b = 0;  // U, and rows of B
 };
@@ -166,13 +167,12 @@ constexpr bool assign_smem(quantized_choice& c, int rank, bool nested) {
   c.at.ring = r.take(static_cast<long long>(stages) * quant_warps * unit_weight_bytes(c.form));
   c.at.scales = r.take(static_cast<long long>(stages) * quant_warps * unit_scale_bytes(c.form, nested));
   c.at.nested = r.take(c.form == quant_layout::nested_block_scales ? 256 * 4 : 0);
-  c.at.factors = r.take(max_quantized_tokens * 4LL + 8);
-  c.at.ready = c.at.factors + max_quantized_tokens * 4LL;  // mbarrier that completes when U is ready
+  c.at.ready = r.take(8);
   if (rank > 0) {
     c.at.shrink_out = r.take(c.tokens * 4LL * (rank > 64 ? rank : 64));  // also used by four warps, 16 of the rank each
     c.at.b = r.take(quant_warps * b_rows_bytes);
   }
-  if (c.at.ring < 0 || c.at.scales < 0 || c.at.nested < 0 || c.at.factors < 0 || c.at.shrink_out < 0 || c.at.b < 0)
+  if (c.at.ring < 0 || c.at.scales < 0 || c.at.nested < 0 || c.at.ready < 0 || c.at.shrink_out < 0 || c.at.b < 0)
     return false;
   const int larger = r.end[0] - r.at[0] >= r.end[1] - r.at[1] ? 0 : 1;
   const auto available =
@@ -227,13 +227,6 @@ constexpr quantized_choice choose_quantized_grouped(const gemm_problem* all, int
 // The launches of a product or of a group; `rank` is the sum of the ranks.
 constexpr int launch_count_of(const quantized_choice& c, int rank) {
   return rank > 0 && shrinks_first(c.tokens) ? 2 : 1;
-}
-// Can an RMS norm be fused into the kernel that reads quantized weights? See can_fuse_norm() in gemm.h.
-constexpr bool quantized_can_fuse_norm(const gemm_problem& p, const target& on) {
-  if (p.type != dtype::bf16 || p.m < 1 || p.m > max_fused_norm_tokens || p.nn || p.stores_extra || p.prologue ||
-      !p.aligned)
-    return false;
-  return choose_quantized(p.stored, p.type, p.m, p.k, p.rank, on).groups == 1;
 }
 // The workspace and counters that gemm.h reserves suffice for every layer of a launch.
 static_assert(max_segments * shrink_partial_bytes(16, max_quantized_tokens) <= workspace_bound(1, 16));

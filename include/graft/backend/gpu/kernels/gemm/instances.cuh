@@ -91,7 +91,7 @@ template <class T, int Bit> kernel_entry skinny_entry() {
   constexpr int rows = skinny_shapes[shape].rows, splits = skinny_shapes[shape].splits;
   constexpr bool any = shape == fallback_shape;
   return {address_of(&skinny_kernel<T, tokens, rows, splits, rank, any>),
-          static_cast<unsigned>(skinny_block<T, tokens, rows, splits, rank, any>::launched),
+          static_cast<unsigned>(skinny_block<T, tokens, rows, splits, rank, any>::threads),
           skinny_shape<tokens, rows, splits, rank>::bytes};
 }
 // Registers the kernel of each set bit.

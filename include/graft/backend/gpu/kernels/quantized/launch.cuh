@@ -107,8 +107,6 @@ struct quantized_tensors {
   const void* residual = nullptr;
   float* shrink_out = nullptr;
   std::uint32_t* counters = nullptr;
-  prologue_norm in_norm{};  // norm before x, and after y
-  epilogue_norm out_norm{};
   bool has_shrink = false;  // shrink_out already holds U of more than 8 tokens
 };
 
@@ -134,8 +132,7 @@ class quantized_gemm {
     if (shrink_precomputed && !with.has_shrink)
       if (status s = shrink(stream, g, pdl); !s) return s;
     const int layers = count_ * c.groups;
-    const bool grouped = layers > 1 || with.in_norm.squares != nullptr || with.out_norm.gain != nullptr ||
-                         kernels_->of(c, has_branch, whole, false).kernel == nullptr;
+    const bool grouped = layers > 1 || kernels_->of(c, has_branch, whole, false).kernel == nullptr;
     const kernel_entry& what = kernels_->of(c, has_branch, whole, grouped);
     if (what.kernel == nullptr) return fail("the kernel 'quantized skinny GEMM' is not compiled into this program");
     if (ready_ != what.kernel)
@@ -193,9 +190,8 @@ class quantized_gemm {
     const auto offset = [](long long at) { return static_cast<std::uint32_t>(at); };
     g.ring_at = offset(c.at.ring), g.scales_at = offset(c.at.scales), g.shrink_at = offset(c.at.shrink_out);
     g.b_at = offset(c.at.b);
-    g.sums_at = offset(c.at.sums), g.partials_at = offset(c.at.partials), g.factors_at = offset(c.at.factors);
+    g.sums_at = offset(c.at.sums), g.partials_at = offset(c.at.partials);
     g.ready_at = offset(c.at.ready), g.nested_at = offset(c.at.nested);
-    g.in_norm = with.in_norm, g.out_norm = with.out_norm;
     long long partials = 0;
     const long long pitch = bits_of(fixed_operands_[0].computes) / 8;
     for (int s = 0; s < count_ * c.groups; ++s) {
