@@ -3376,7 +3376,6 @@ struct gemm_slots {
   id result = none_id, x = none_id, weight = none_id;
   id prologue = none_id, scaled = none_id;  // a factor per column of x, and x ⊙ prologue
   id input_rotation = none_id;              // x R, which the launch computes before the GEMM; not inside
-  id gate = none_id, other = none_id;       // x₁ ⊙ x₂, which R is applied to, and x₂; x is then x₁
   bool weight_is_nt = true;                 // W is stored [out, in], else [in, out]
   sequence<low_rank_branch> branches;
   sequence<epilogue_step> epilogue_steps;  // in the order they are applied
@@ -3562,9 +3561,6 @@ struct gemm_matcher {
     if (v.what != op::rotate || out.prologue >= 0 || !out.branches.empty()) return;
     if (!has_one_reader(out.x) || !data(v.a) || !is_precomputed(v.b) || !one_matrix(v)) return;
     out.input_rotation = out.x, out.x = v.a;
-    const node& m = g[v.a];
-    if (m.what != op::mul || !has_one_reader(v.a) || !data(m.a) || !data(m.b) || !same_shape(g[m.a], g[m.b])) return;
-    out.gate = out.x, out.x = m.a, out.other = m.b;
   }
 };
 [[gnu::cold]] constexpr sequence<int> count_readers(const graph& g, const node_set& live) {
@@ -4311,7 +4307,7 @@ template <class Planner> [[gnu::cold]] constexpr void matrix_stack::add(Planner&
 }  // namespace graft
 namespace graft {
 constexpr bool can_be_grouped(const gemm_slots& p) {
-  return p.pre_epilogue < 0 && !exposes_shrink(p) && p.weight_is_nt && p.prologue < 0 && p.gate < 0 && p.residual < 0;
+  return p.pre_epilogue < 0 && !exposes_shrink(p) && p.weight_is_nt && p.prologue < 0 && p.residual < 0;
 }
 [[gnu::cold]] constexpr sequence<sequence<int>> group_products(const sequence<gemm_slots>& products, int most) {
   sequence<sequence<int>> groups;
@@ -4459,7 +4455,7 @@ struct gemm_launch {
       const gemm_slots& of = in.p.products[k];
       if (of.input_rotation < 0) return;
       rotations.push(of.input_rotation);
-      n += (of.gate >= 0 ? 1 : 0) + nodes_launch::kernels_of(in, of.input_rotation);
+      n += nodes_launch::kernels_of(in, of.input_rotation);
     });
     const auto& shared = in.p.to.template can<gemm_launch>().rotations_share_kernel;
     return n > 0 && shared && shared(in.g, rotations.begin(), rotations.size(), in.s, in.type, in.p.to) ? 1 : n;
@@ -4472,9 +4468,7 @@ struct gemm_launch {
     const auto& dropouts = by.p.template all<dropout_gemm>();
     const auto claim_all = [&](int k) {
       for (const id inside : w.products[k].inside) by.template claim<gemm_launch>(inside, k);
-      const id before[] = {w.products[k].input_rotation, w.products[k].gate};
-      for (const id before_gemm : before)
-        if (before_gemm >= 0) by.template claim<gemm_launch>(before_gemm, k);
+      if (const id x = w.products[k].input_rotation; x >= 0) by.template claim<gemm_launch>(x, k);
     };
     wgrad_readers by_sums(g.size);
     for (const wgrad_sum& s : sums) by_sums.add(s);
@@ -4518,8 +4512,7 @@ struct gemm_launch {
     const gemm_slots& s = by.template work<gemm_launch>().products[member];
     const auto& sums = by.p.template all<wgrad_sum>();
     if (!by.template computed<gemm_launch>(s.inside, member)) return false;
-    for (const id before_gemm : {s.input_rotation, s.gate})
-      if (before_gemm >= 0 && !by.template computed<gemm_launch>(before_gemm, member)) return false;
+    if (s.input_rotation >= 0 && !by.template computed<gemm_launch>(s.input_rotation, member)) return false;
     for (int k = 0; k < sums.size(); ++k)
       if (by.template work<wgrad_sum>().host[k] == member &&
           !by.template computed<gemm_launch>(sums[k].product, member))
@@ -4533,8 +4526,7 @@ struct gemm_launch {
     node_set inside(g.size);
     for (const id i : s.inside) inside.add(i);
     const id x = s.prologue >= 0 ? s.scaled : s.input_rotation >= 0 ? s.input_rotation : s.x;
-    for (const id before_gemm : {s.gate, s.input_rotation})
-      if (before_gemm >= 0) by.add(before_gemm, launch_slot::prologue);
+    if (s.input_rotation >= 0) by.add(s.input_rotation, launch_slot::prologue);
     for (id i = 0; i < g.size; ++i) {
       if (!inside[i]) continue;
       const node& v = g[i];

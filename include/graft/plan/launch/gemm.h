@@ -23,7 +23,7 @@ namespace graft {
 // products are read only by their elementwise product (the gate of SwiGLU or GeGLU), that gate is part of the launch.
 
 constexpr bool can_be_grouped(const gemm_slots& p) {
-  return p.pre_epilogue < 0 && !exposes_shrink(p) && p.weight_is_nt && p.prologue < 0 && p.gate < 0 && p.residual < 0;
+  return p.pre_epilogue < 0 && !exposes_shrink(p) && p.weight_is_nt && p.prologue < 0 && p.residual < 0;
 }
 // For each product the members of its group, itself included, in the order of their results; at most `most` of them.
 [[gnu::cold]] constexpr sequence<sequence<int>> group_products(const sequence<gemm_slots>& products, int most) {
@@ -200,7 +200,7 @@ struct gemm_launch {
       const gemm_slots& of = in.p.products[k];
       if (of.input_rotation < 0) return;
       rotations.push(of.input_rotation);
-      n += (of.gate >= 0 ? 1 : 0) + nodes_launch::kernels_of(in, of.input_rotation);
+      n += nodes_launch::kernels_of(in, of.input_rotation);
     });
     const auto& shared = in.p.to.template can<gemm_launch>().rotations_share_kernel;
     return n > 0 && shared && shared(in.g, rotations.begin(), rotations.size(), in.s, in.type, in.p.to) ? 1 : n;
@@ -214,9 +214,7 @@ struct gemm_launch {
     const auto& dropouts = by.p.template all<dropout_gemm>();
     const auto claim_all = [&](int k) {
       for (const id inside : w.products[k].inside) by.template claim<gemm_launch>(inside, k);
-      const id before[] = {w.products[k].input_rotation, w.products[k].gate};
-      for (const id before_gemm : before)
-        if (before_gemm >= 0) by.template claim<gemm_launch>(before_gemm, k);
+      if (const id x = w.products[k].input_rotation; x >= 0) by.template claim<gemm_launch>(x, k);
     };
     wgrad_readers by_sums(g.size);
     for (const wgrad_sum& s : sums) by_sums.add(s);
@@ -261,8 +259,7 @@ struct gemm_launch {
     const gemm_slots& s = by.template work<gemm_launch>().products[member];
     const auto& sums = by.p.template all<wgrad_sum>();
     if (!by.template computed<gemm_launch>(s.inside, member)) return false;
-    for (const id before_gemm : {s.input_rotation, s.gate})
-      if (before_gemm >= 0 && !by.template computed<gemm_launch>(before_gemm, member)) return false;
+    if (s.input_rotation >= 0 && !by.template computed<gemm_launch>(s.input_rotation, member)) return false;
     for (int k = 0; k < sums.size(); ++k)
       if (by.template work<wgrad_sum>().host[k] == member &&
           !by.template computed<gemm_launch>(sums[k].product, member))
@@ -276,8 +273,7 @@ struct gemm_launch {
     node_set inside(g.size);
     for (const id i : s.inside) inside.add(i);
     const id x = s.prologue >= 0 ? s.scaled : s.input_rotation >= 0 ? s.input_rotation : s.x;
-    for (const id before_gemm : {s.gate, s.input_rotation})
-      if (before_gemm >= 0) by.add(before_gemm, launch_slot::prologue);
+    if (s.input_rotation >= 0) by.add(s.input_rotation, launch_slot::prologue);
     for (id i = 0; i < g.size; ++i) {
       if (!inside[i]) continue;
       const node& v = g[i];

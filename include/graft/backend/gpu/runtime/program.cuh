@@ -225,7 +225,7 @@ template <class T> program<T>::program(const graph& g, launch_plan p) : g_(g), p
   for (const wgrad_sum& s : p_.all<wgrad_sum>())
     gemm_operands_.push(s.left), gemm_operands_.push(s.right), gemm_operands_.push(s.scaled);
   for (const gemm_slots& s : p_.products)
-    for (const id i : {s.x, s.other, s.gate, s.input_rotation, s.residual}) gemm_operands_.push(i);
+    for (const id i : {s.x, s.input_rotation, s.residual}) gemm_operands_.push(i);
   for (const matrix_chain& c : p_.all<matrix_chain>()) gemm_operands_.push(c.z), gemm_operands_.push(c.x);
   for (id i = 0; i < g_.size; ++i)
     if (is_leaf(g_[i].what) && traits_of(g_[i].what).known_at == stage::call) inputs_.push(i);

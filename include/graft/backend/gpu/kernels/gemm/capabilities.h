@@ -189,7 +189,7 @@ template <> struct kernels_of_launch<gemm_launch> {
     if (s.output_rotation >= 0) to.launches |= launches::fused_rotation;
     if (outputs_shrink(g, s) || shrink_input_of(s) >= 0) to.launches |= launches::pad;
     if (update.found && !update.adds) to.launches |= launches::precomputed_expression;
-    for (const id i : {s.gate, s.input_rotation, s.output_rotation >= 0 ? s.result : none_id})
+    for (const id i : {s.input_rotation, s.output_rotation >= 0 ? s.result : none_id})
       if (i >= 0) to.nodes = to.nodes | op_bit(g[i].what);
 
     int rank = 0;

@@ -36,7 +36,7 @@ template <> struct launch_on_gpu<gemm_launch> {
   template <class T> static void each_stored(const program<T>& in, const gemm_launch& l, const stored_nodes<T>& to) {
     l.each_product([&](int k) {
       const gemm_slots& s = in.p_.products[k];
-      for (const id i : {s.gate, s.input_rotation, s.output_rotation})
+      for (const id i : {s.input_rotation, s.output_rotation})
         if (i >= 0) to.add(i);
       to.add(s.result, in.g_.sizes.value(in.g_[s.result].d[2], to.sizes) * to.with.products[k].out_size());
     });
@@ -121,7 +121,7 @@ template <> struct launch_on_gpu<gemm_launch> {
     int count = 0;
     bool early = true, aligned = true;
     const auto aligned16 = [&](const void* at) { aligned = aligned && reinterpret_cast<std::uintptr_t>(at) % 16 == 0; };
-    const gemm_slots& first = e.p_.products[l.product];
+    const id x = e.p_.products[l.product].x;
     for (int k = l.product; k <= l.product + l.grouped; ++k) {
       const gemm_slots& s = e.p_.products[k];
       if (s.input_rotation < 0) continue;
@@ -130,13 +130,10 @@ template <> struct launch_on_gpu<gemm_launch> {
       early = early && e.binding_.products[k].uses_pdl();
     }
     if (count == 0) return ok;
-    aligned16(e.tensor_at(first.x));
-    if (first.other >= 0) aligned16(e.tensor_at(first.other));
+    aligned16(e.tensor_at(x));
     const auto& share_kernel = e.p_.to.template can<gemm_launch>().rotations_share_kernel;
     if (aligned && share_kernel && share_kernel(e.g_, rotations, count, e.call_.sizes, dtype_of<T>, e.p_.to))
-      return e.values_.compute_rotations(e.stream_, rotations, count, first.x, first.other, to, early);
-    if (first.gate >= 0)
-      if (status s = e.run_node(first.gate); !s) return s;
+      return e.values_.compute_rotations(e.stream_, rotations, count, x, to, early);
     for (int k = 0; k < count; ++k)
       if (status s = e.run_node(rotations[k]); !s) return s;
     return ok;
