@@ -3376,7 +3376,6 @@ struct gemm_slots {
   id result = none_id, x = none_id, weight = none_id;
   id prologue = none_id, scaled = none_id;  // a factor per column of x, and x ⊙ prologue
   id input_rotation = none_id;              // x R, which the launch computes before the GEMM; not inside
-  id gate = none_id, other = none_id;       // x₁ ⊙ x₂, which R is applied to, and x₂; x is then x₁
   bool weight_is_nt = true;                 // W is stored [out, in], else [in, out]
   sequence<low_rank_branch> branches;
   sequence<epilogue_step> epilogue_steps;  // in the order they are applied
@@ -3562,9 +3561,6 @@ struct gemm_matcher {
     if (v.what != op::rotate || out.prologue >= 0 || !out.branches.empty()) return;
     if (!has_one_reader(out.x) || !data(v.a) || !is_precomputed(v.b) || !one_matrix(v)) return;
     out.input_rotation = out.x, out.x = v.a;
-    const node& m = g[v.a];
-    if (m.what != op::mul || !has_one_reader(v.a) || !data(m.a) || !data(m.b) || !same_shape(g[m.a], g[m.b])) return;
-    out.gate = out.x, out.x = m.a, out.other = m.b;
   }
 };
 [[gnu::cold]] constexpr sequence<int> count_readers(const graph& g, const node_set& live) {
@@ -4311,7 +4307,7 @@ template <class Planner> [[gnu::cold]] constexpr void matrix_stack::add(Planner&
 }  // namespace graft
 namespace graft {
 constexpr bool can_be_grouped(const gemm_slots& p) {
-  return p.pre_epilogue < 0 && !exposes_shrink(p) && p.weight_is_nt && p.prologue < 0 && p.gate < 0 && p.residual < 0;
+  return p.pre_epilogue < 0 && !exposes_shrink(p) && p.weight_is_nt && p.prologue < 0 && p.residual < 0;
 }
 [[gnu::cold]] constexpr sequence<sequence<int>> group_products(const sequence<gemm_slots>& products, int most) {
   sequence<sequence<int>> groups;
@@ -4342,49 +4338,6 @@ constexpr id gate_of(const graph& g, const sequence<int>& readers, const gemm_sl
     if (same) return i;
   }
   return none_id;
-}
-struct gemm_launch;
-constexpr bool can_fuse_norm(const gemm_slots& p) {
-  return p.pre_epilogue < 0 && !exposes_shrink(p) && p.weight_is_nt && p.prologue < 0;
-}
-[[gnu::cold]] constexpr bool only_products_read(const graph& g, const rowwise_launch& r, const sequence<int>& readers,
-                                                const sequence<gemm_slots>& products) {
-  if (r.norm < 0 || r.grad_output >= 0 || g[r.norm].k[0] != dim{1} || !detail::one_matrix(g[r.result])) return false;
-  int reads = 0;
-  for (const gemm_slots& p : products) {
-    if (p.x != r.result) continue;
-    if (!can_fuse_norm(p)) return false;
-    reads += 1 + p.branches.size();
-  }
-  return reads > 0 && reads == readers[r.result];
-}
-template <class Plan>
-constexpr bool fuses_norm(const gemm_problem& before, const graph& g, const Plan& p, int norm, const size_values& s,
-                          const quant_format& stored) {
-  const auto& fused = p.to.template can<gemm_launch>().norm_is_fused;
-  if (norm < 0 || !fused) return false;
-  sequence<gemm_problem> norm_readers;
-  for (const gemm_slots& reader : p.products)
-    if (reader.x == p.template all<rowwise_launch>()[norm].result)
-      norm_readers.push(shape_of(g, reader, s, before.type, stored));
-  return fused(before, norm_readers.begin(), norm_readers.size(), p.to);
-}
-constexpr bool gathers_rows(const node& v) { return v.what == op::gather && !v.ta && !is_shard(v); }
-template <class Plan>
-constexpr bool fuses_input_norm(const graph& previous, const Plan& its, const size_values& its_sizes, const graph& g,
-                                const Plan& p, const size_values& s, dtype type,
-                                const quant_format& stored_previous = {}, const quant_format& stored = {}) {
-  for (const gemm_slots& last : its.products)
-    if (last.result == previous.out[0].at)
-      return fuses_norm(shape_of(previous, last, its_sizes, type, stored_previous), g, p, p.input_norm, s, stored);
-  if (!gathers_rows(previous[previous.out[0].at]) || !stored_previous.plain() || p.input_norm < 0) return false;
-  for (const gemm_slots& reader : p.products) {  // a look-up must meet the conditions of a GEMM of its width
-    if (reader.x != p.template all<rowwise_launch>()[p.input_norm].result) continue;
-    gemm_problem as_wide = shape_of(g, reader, s, type, stored);
-    as_wide.n = static_cast<int>(g.sizes.value(g[reader.x].d[3], s));
-    return fuses_norm(as_wide, g, p, p.input_norm, s, stored);
-  }
-  return false;
 }
 [[gnu::cold]] constexpr sequence<int> wgrad_fusion(const graph& g, const sequence<gemm_slots>& products,
                                                    const sequence<wgrad_sum>& sums, bool target_can) {
@@ -4437,14 +4390,11 @@ struct gemm_launch {
     int max_branch_rank = 0;    // of a branch in a GEMM; adapters of larger rank are folded
     int max_grouped_gemms = 1;  // most products of a grouped GEMM
     bool fuses_gates = false;   // grouped GEMMs of two products multiply their results (SwiGLU)
-    bool fuses_norms = false;   // RMS norms between GEMMs are fused into them
     int resident_pairs = 0;     // clusters of two thread blocks of the GEMM kernel that are resident at once
     target_function<int(const gemm_problem&, const target&)> kernels{};
     target_function<text(const gemm_problem&, const target&)> why_several{};
     target_function<int(const gemm_problem*, int count, const target&)> grouped_kernels{};
     target_function<int(const gemm_problem*, const target&)> gated_kernels{};
-    target_function<bool(const gemm_problem& before, const gemm_problem* norm_readers, int count, const target&)>
-        norm_is_fused{};
     target_function<bool(const graph&, const id* rotations, int count, const size_values&, dtype, const target&)>
         rotations_share_kernel{};
     target_function<bool(const gemm_problem&, const target&)> rotation_is_fused{};
@@ -4453,12 +4403,10 @@ struct gemm_launch {
     sequence<gemm_slots> products;
     sequence<sequence<int>> groups;
     sequence<id> gates;
-    sequence<int> epilogue_norm;
   };
   id around = none_id;             // the product with the base weight, or the result
   int product = 0, grouped = 0;    // index of the first product in launch_plan::products, and how many follow it
   id gated = none_id;              // the elementwise product of its two results, which is stored instead of them
-  int norm = -1;                   // a norm of its result, possibly fused: index of a rowwise_launch
   int fused_wgrads[2] = {-1, -1};  // wgrads that run in its launch: indices of wgrad_sum
   constexpr id anchor() const { return around; }
   constexpr const char* name(const graph&) const { return "GEMM"; }
@@ -4477,7 +4425,7 @@ struct gemm_launch {
     const target& to = in.p.to;
     sequence<gemm_problem> all;
     each_product([&](int k) { all.push(shape_of(in.g, in.p.products[k], in.s, in.type, in.stored)); });
-    int n = norm >= 0 && !fuses_norm(all[0], in.g, in.p, norm, in.s, in.stored) ? 1 : 0;
+    int n = 0;
     for (int k = 0; k < 2; ++k)
       if (fused_wgrads[k] >= 0)
         all[0].fused_wgrads[k] =
@@ -4507,7 +4455,7 @@ struct gemm_launch {
       const gemm_slots& of = in.p.products[k];
       if (of.input_rotation < 0) return;
       rotations.push(of.input_rotation);
-      n += (of.gate >= 0 ? 1 : 0) + nodes_launch::kernels_of(in, of.input_rotation);
+      n += nodes_launch::kernels_of(in, of.input_rotation);
     });
     const auto& shared = in.p.to.template can<gemm_launch>().rotations_share_kernel;
     return n > 0 && shared && shared(in.g, rotations.begin(), rotations.size(), in.s, in.type, in.p.to) ? 1 : n;
@@ -4520,9 +4468,7 @@ struct gemm_launch {
     const auto& dropouts = by.p.template all<dropout_gemm>();
     const auto claim_all = [&](int k) {
       for (const id inside : w.products[k].inside) by.template claim<gemm_launch>(inside, k);
-      const id before[] = {w.products[k].input_rotation, w.products[k].gate};
-      for (const id before_gemm : before)
-        if (before_gemm >= 0) by.template claim<gemm_launch>(before_gemm, k);
+      if (const id x = w.products[k].input_rotation; x >= 0) by.template claim<gemm_launch>(x, k);
     };
     wgrad_readers by_sums(g.size);
     for (const wgrad_sum& s : sums) by_sums.add(s);
@@ -4542,25 +4488,12 @@ struct gemm_launch {
     by.template work<wgrad_sum>().host =
         wgrad_fusion(g, w.products, sums, by.template can<wgrad_sum>().runs_beside_gemm);
     w.groups = group_products(w.products, can.max_grouped_gemms);
-    w.gates = sequence<id>(w.products.size(), none_id), w.epilogue_norm = sequence<int>(w.products.size(), -1);
+    w.gates = sequence<id>(w.products.size(), none_id);
     for (int k = 0; can.fuses_gates && k < w.products.size(); ++k)
       if (w.groups[k].size() == 2 && w.groups[k][0] == k)
         if (const id gate = gate_of(g, by.readers, w.products[k], w.products[w.groups[k][1]]);
             gate >= 0 && by.is_free(gate))
           w.gates[k] = gate, by.template claim<gemm_launch>(gate, k);
-  }
-  template <class Planner> [[gnu::cold]] static constexpr void take(Planner& by) {
-    auto& w = by.template work<gemm_launch>();
-    const auto& rows = by.p.template all<rowwise_launch>();
-    for (int r = 0; by.template can<gemm_launch>().fuses_norms && r < rows.size(); ++r) {
-      if (!only_products_read(by.g, rows[r], by.readers, w.products)) continue;
-      const id h = by.g[rows[r].norm].a;
-      if (is_leaf(by.g[h].what)) by.p.input_norm = r;
-      for (int k = 0; k < w.products.size(); ++k)
-        if (w.products[k].result == h && can_fuse_norm(w.products[k]) && w.groups[k].size() == 1 &&
-            w.epilogue_norm[k] < 0)
-          w.epilogue_norm[k] = r, by.template work<rowwise_launch>().host[r] = w.products[k].result;
-    }
   }
   template <class Planner> [[gnu::cold]] static constexpr void add(Planner& by, int index, id i) {
     const auto& w = by.template work<gemm_launch>();
@@ -4573,17 +4506,13 @@ struct gemm_launch {
     all.push({i, by.p.products.size(), group.size() - 1});
     for (const int member : group) all.back().add_product(by, member);
     if (const id gate = w.gates[group[0]]; gate >= 0) all.back().gated = gate, by.add(gate, launch_slot::epilogue);
-    if (w.epilogue_norm[group[0]] < 0) return;
-    all.back().norm = w.epilogue_norm[group[0]];
-    for (const id n : by.p.template all<rowwise_launch>()[all.back().norm].inside) by.add(n, launch_slot::epilogue);
   }
  private:
   template <class Planner> [[gnu::cold]] static constexpr bool inputs_computed(const Planner& by, int member) {
     const gemm_slots& s = by.template work<gemm_launch>().products[member];
     const auto& sums = by.p.template all<wgrad_sum>();
     if (!by.template computed<gemm_launch>(s.inside, member)) return false;
-    for (const id before_gemm : {s.input_rotation, s.gate})
-      if (before_gemm >= 0 && !by.template computed<gemm_launch>(before_gemm, member)) return false;
+    if (s.input_rotation >= 0 && !by.template computed<gemm_launch>(s.input_rotation, member)) return false;
     for (int k = 0; k < sums.size(); ++k)
       if (by.template work<wgrad_sum>().host[k] == member &&
           !by.template computed<gemm_launch>(sums[k].product, member))
@@ -4597,8 +4526,7 @@ struct gemm_launch {
     node_set inside(g.size);
     for (const id i : s.inside) inside.add(i);
     const id x = s.prologue >= 0 ? s.scaled : s.input_rotation >= 0 ? s.input_rotation : s.x;
-    for (const id before_gemm : {s.gate, s.input_rotation})
-      if (before_gemm >= 0) by.add(before_gemm, launch_slot::prologue);
+    if (s.input_rotation >= 0) by.add(s.input_rotation, launch_slot::prologue);
     for (id i = 0; i < g.size; ++i) {
       if (!inside[i]) continue;
       const node& v = g[i];
@@ -6309,8 +6237,7 @@ struct launch_plan {
   sequence<id> nodes;  // the nodes of all launches, in order of computation
   launch_kinds::values<detail::list_of> lists;
   sequence<gemm_slots> products;  // of all gemm_launches
-  int input_norm = -1;  // the norm of the graph's input, which the previous graph can fuse: index of a rowwise_launch
-  sequence<int> launch_of;  // by node; -1: precomputed, or a leaf
+  sequence<int> launch_of;        // by node; -1: precomputed, or a leaf
   sequence<launch_slot> slot_of;
   int breaks = 0;  // nodes that no launch can hold
   id first_break = none_id;

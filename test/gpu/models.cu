@@ -267,23 +267,18 @@ causal_lm<narrow_type> wide_heads(const char* adapter) {
   REQUIRE(bool(model->set_adapters(made->set)));
   return std::move(*model);
 }
-TEST_CASE("gpu models: norms fused into GEMMs give the results of separate launches, and need none") {
+TEST_CASE("gpu models: 16 tokens and 17, which other GEMM kernels take, have the same logits") {
   if (no_gpu()) return;
   for (const char* adapter : {"lora", "dora", "oft"}) {
     auto model = wide_heads(adapter);
     std::vector<std::int64_t> many(17);
     for (std::size_t i = 0; i < many.size(); ++i) many[i] = static_cast<std::int64_t>(5 * i + 1);
     std::vector<float> logits[2];
-    long long launches[2] = {};
     for (const std::size_t rows : {std::size_t{16}, std::size_t{17}}) {
       const std::vector<sequence_chunk> runs{{std::span<const std::int64_t>(many).first(rows), 0, 0}};
       logits[rows - 16].resize(rows * 96);
-      REQUIRE(bool(model.logits(runs, logits[rows - 16])));  // binds
-      const long long before = gpu::launch_count();
       REQUIRE(bool(model.logits(runs, logits[rows - 16])));
-      launches[rows - 16] = gpu::launch_count() - before;
     }
-    CHECK(launches[1] - launches[0] >= 4);
     float most = 0, apart = 0;
     for (std::size_t i = 0; i < logits[0].size(); ++i)
       most = std::max(most, std::abs(logits[1][i])), apart = std::max(apart, std::abs(logits[0][i] - logits[1][i]));

@@ -35,7 +35,6 @@ TEST_CASE("quantized dispatch: the sections of shared memory do not overlap") {
           CHECK((c.groups == 0) == (m > 32 || (e.block_bytes > 0 && k % 256 != 0)));
           if (c.groups == 0) continue;
           CHECK(c.groups * c.tokens >= m);
-          CHECK(c.at.ready >= c.at.factors + c.tokens * 4LL);
           CHECK(c.at.ready % 8 == 0);
           CHECK(c.own <= quant_steps);
           CHECK(c.own * c.splits * quant_warps >= k / 64);
@@ -58,7 +57,7 @@ TEST_CASE("quantized dispatch: the sections of shared memory do not overlap") {
               {c.at.ring, stages * unit_weight_bytes(c.form)},
               {c.at.scales, stages * unit_scale_bytes(c.form, e.scales == dtype::u8)},
               {c.at.nested, c.form == quant_layout::nested_block_scales ? 256 * 4 : 0},
-              {c.at.factors, c.at.ready + 8 - c.at.factors},
+              {c.at.ready, 8},
               {c.at.shrink_out, rank > 0 ? std::max(4 * 16, rank) * c.tokens * 4LL : 0},
               {c.at.b, rank > 0 ? quant_warps * b_rows_bytes : 0},
               {c.at.partials, c.splits > 1 ? c.at.phase * eights * unit_sum_bytes : 0},
@@ -89,31 +88,6 @@ TEST_CASE("quantized dispatch: used for up to 32 tokens of supported formats and
   CHECK(groups({dtype::nf4, scale_granularity::flat_block, 4096}, 1, 4096, h200) == 1);
   CHECK(groups(q4_0, 1, 4096 + 64, h200) == 0);
   CHECK(groups({dtype::nf4, scale_granularity::row_flat_block, 128}, 1, 4096 + 64, h200) == 0);
-}
-TEST_CASE("quantized dispatch: blocks of at most two units leave shared memory for those of the next launch") {
-  const auto two_unit = [](const quant_format& e, long long m, int rows, int rank, const target& on) {
-    return fits_two_units(choose_quantized(e, dtype::bf16, m, 4096, rank, on), rows, rank, on);
-  };
-  const target few = device_target("", 90, 16, 8);
-  for (const quant_format& e : {nf4_64, double_64}) {
-    CHECK(two_unit(e, 1, 4096, 0, h200));
-    CHECK(two_unit(e, 8, 4096, 64, h200));
-    CHECK(!two_unit(e, 9, 4096, 16, h200));         // no memory for x
-    CHECK(two_unit(e, 1, 2 * 132 * 16, 16, h200));  // two units for each
-    CHECK(!two_unit(e, 1, 2 * 132 * 16 + 16, 16, h200));
-    CHECK(!two_unit(e, 1, 1024, 0, h200));  // one unit per block: nothing to overlap
-    CHECK(two_unit(e, 1, 1024, 64, h200));
-    CHECK(!two_unit(e, 1, 16 * 7, 16, h200));  // fewer blocks than slices of A
-    CHECK(!two_unit(e, 1, 512, 64, few));
-    CHECK(two_unit(e, 1, 512, 32, few));
-  }
-  CHECK(!two_unit(nf4_32, 1, 4096, 16, h200));
-  CHECK(!two_unit(int8_rows, 1, 4096, 16, h200));
-  static_assert(two_unit_layout::lower - two_unit_layout::table == pair_table_end - pair_table_begin);
-  static_assert(two_unit_layout::scales - two_unit_layout::lower ==
-                2 * quant_warps * unit_weight_bytes(quant_layout::block_scales) / 2);
-  static_assert(two_unit_layout::nested - two_unit_layout::scales ==
-                2 * quant_warps * unit_scale_bytes(quant_layout::block_scales, false));
 }
 TEST_CASE("quantized dispatch: layers with one input are one launch, also gate and up with their product") {
   const auto layers = [](std::vector<int> n, int k, long long m, int rank) {

@@ -77,7 +77,6 @@ struct counting_engine {
   static status publish(queue&, binding&) { return ok; }
   static void memory_changed(binding&) {}
   static void share_precomputed(const program&, binding&, const program&, const binding&) {}
-  static void follows(binding&, const program&, const binding&) {}
   static status evaluate(queue& q, const graph& g, const size_values& s, const leaf_views& leaves,
                          const std::vector<mutable_view>& outputs) {
     ++q.count->evaluations;

@@ -75,7 +75,6 @@ concept Engine = engine_program<typename E::program> && std::default_initializab
   { E::publish(o.queue, o.binding) } -> std::same_as<status>;  // its adapter is the one that launches read
   E::memory_changed(o.binding);                                // tensors were written outside of calls
   E::share_precomputed(o.program, o.binding, o.program, o.binding);
-  E::follows(o.binding, o.program, o.binding);
   { E::evaluate(o.queue, o.g, o.sizes, o.leaves, o.outputs) } -> std::same_as<status>;  // without a plan
   // Memory.
   { E::allocate(o.queue, 1LL) } -> std::same_as<result<typename E::block>>;

@@ -70,18 +70,14 @@ template <class Engine> class block_stack {
   status bind(pass_kind w, const capacity& limits) {
     for (bound_block<Engine>& b : blocks_)
       if (status s = bind_block(b, w, limits); !s) return s;
-    link(w);
+    mark_bound();
     return ok;
   }
-  // What bind() does in parts: bind_block() for each block, then link().
+  // What bind() does in parts: bind_block() for each block, then mark_bound().
   status bind_block(bound_block<Engine>& b, pass_kind w, const capacity& limits) {
     return b.bind(kind_of(b, w), limits);
   }
-  void link(pass_kind w) {
-    number_ = next_number();
-    for (std::size_t k = 1; (w == pass_kind::decode || w == pass_kind::forward) && k < blocks_.size(); ++k)
-      blocks_[k - 1].set_next(kind_of(blocks_[k - 1], w), blocks_[k], kind_of(blocks_[k], w));
-  }
+  void mark_bound() { number_ = next_number(); }
   static pass_kind kind_of(const bound_block<Engine>& b, pass_kind w) {
     return b.path().empty() && w == pass_kind::decode ? pass_kind::forward : w;
   }

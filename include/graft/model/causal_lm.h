@@ -466,7 +466,7 @@ result<bool> causal_lm<Engine>::continue_add(pending_add& pending, block_stack_c
   if (status good = made.bind_block(fresh, pass_kind::decode, *limits); !good) return good.failure();
   fresh.precompute(made.kind_of(fresh, pass_kind::decode));
   if (!made.is_built(s)) return false;
-  made.link(pass_kind::decode);
+  made.mark_bound();
   adapter_registry next = registry_;
   if (status good = next.add(pending.name_, pending.adapter_); !good) return good.failure();
   registry_ = std::move(next);

@@ -80,24 +80,13 @@ template <class Engine, class Sink> status explain_step(causal_lm<Engine>& model
     const launch_plan& launches = p.launches();
     const size_values& sizes = p.this_call().sizes;
     const quant_format stored = detail::weight_format_of(model.weights(), g);
-    bool first_norm_fused = false;
-    for (int before = 0; before < model.programs().count(); ++before) {
-      const program<Engine>& b = model.programs()[before];
-      first_norm_fused =
-          first_norm_fused ||
-          fuses_input_norm(b.value(), b.launches(), b.this_call().sizes, g, launches, sizes, Engine::storage_type,
-                           detail::weight_format_of(model.weights(), b.value()), stored);
-    }
     char key[32];
     static_cast<void>(std::snprintf(key, sizeof key, "%016llx", p.key()));
     text head;
     head << "program " << k << ", key " << static_cast<const char*>(key);
     line(head);
-    const int kernels = kernel_count(g, launches, sizes, Engine::storage_type, stored) - (first_norm_fused ? 1 : 0);
+    const int kernels = kernel_count(g, launches, sizes, Engine::storage_type, stored);
     explain_graph(g, launches, "forward", kernels, nullptr, line, [&](text& t, int launch) {
-      if (const graft::launch& l = launches.launches[launch];
-          first_norm_fused && l.is<rowwise_launch>() && l.index == launches.input_norm)
-        t << "   fused into the previous launch";
       const auto took = times->find({&launches, launch});
       detail::append_times(t, estimate_launch(g, launches, launch, sizes, Engine::storage_type, at.context, stored),
                            launches.to, took == times->end() ? std::vector<double>{} : took->second);

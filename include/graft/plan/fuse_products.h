@@ -69,9 +69,6 @@ struct product_planner : planner {
       if constexpr (requires { Kind::match(self); })
         if (!by_node || requires { Kind::by_nodes; }) Kind::match(self);
     });
-    launch_kinds::each([&]<class Kind>(Kind*) {
-      if constexpr (requires { Kind::take(self); }) Kind::take(self);
-    });
     for (int before = -1; before != p.launches.size();) {
       before = p.launches.size();
       for (id i = 0; i < g.size; ++i)

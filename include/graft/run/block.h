@@ -246,11 +246,6 @@ template <class Engine> class bound_block {
     if constexpr (requires { Engine::precompute(programs_->queue, at(w).in->engine_program(), at(w).with.values); })
       Engine::precompute(programs_->queue, at(w).in->engine_program(), at(w).with.values);
   }
-  // States that the block `next`, bound for pass `its`, reads this block's output, so that the engine may compute the
-  // norm with which `next` begins in this block's last launch.
-  void set_next(pass_kind w, const bound_block& next, pass_kind its) {
-    if (at(w).in != nullptr && next.at(its).in != nullptr) next.at(its).in->follows(at(w).with, next.at(its).with);
-  }
   // The binding for one pass, which multi-LoRA batches need from several blocks.
   typename Engine::binding& binding(pass_kind w) { return at(w).with.values; }
   // The names of the parameters inside the block; each of them has a gradient.

@@ -106,11 +106,6 @@ template <class Engine> class program {
   void share_precomputed(binding<Engine>& mine, const program& other, const binding<Engine>& from) const {
     Engine::share_precomputed(runs_, mine.values, other.runs_, from.values);
   }
-  // States that the block of `next`, which this program runs, reads the output of the block of `before`. It must be
-  // called after each bind() of either.
-  void follows(binding<Engine>& before, const binding<Engine>& next) const {
-    Engine::follows(before.values, runs_, next.values);
-  }
 
   // Begins a call with its tensors, and for a backward pass of a layer with the values that forward saved, as many as
   // the graph reads.

@@ -64,7 +64,6 @@ void quantized(const quantized_mask& have) {
           if (have.whole_units || !whole)
             kernel("quantized_skinny_kernel", layout + ", " + number(tiles) + ", " + boolean(branch) + ", " +
                                                   boolean(whole) + ", " + boolean(grouped));
-    if (have.whole_units) kernel("quantized_two_unit_kernel", layout + ", " + boolean(branch));
     if (branch) kernel("shrink_kernel", "");
   }
 }
@@ -79,7 +78,7 @@ void others(const kernel_selection& have) {
   launched(launches::dropout_gemms, {"dropout_wgrad_kernel", "dropout_expand_kernel", "dropout_entry"});
   launched(launches::chain, {"chain_kernel", "chain_partials"}), launched(launches::stack, {"stack_kernel"});
   launched(launches::columns, {"column_wgrad_kernel", "column_wgrad_by_column"});
-  launched(launches::gates, {"gate_wgrad_kernel"}), launched(launches::gather_norm, {"gather_norm_functor"});
+  launched(launches::gates, {"gate_wgrad_kernel"});
   launched(launches::expression | launches::two_expressions | launches::precomputed_expression,
            {"expression_elements", "expression_vec8"});
   launched(launches::two_expressions, {"both_expressions"});

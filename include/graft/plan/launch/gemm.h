@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// gemm_launch: a product with its slots (gemm_slots.h), or a group of products that read one input, with the wgrads and
-// the norm that run in its launch.
+// gemm_launch: a product with its slots (gemm_slots.h), or a group of products that read one input, with the wgrads that
+// run in its launch.
 #pragma once
 #include <graft/plan/launch/dropout_gemm.h>
 #include <graft/plan/launch/expression.h>
@@ -23,7 +23,7 @@ namespace graft {
 // products are read only by their elementwise product (the gate of SwiGLU or GeGLU), that gate is part of the launch.
 
 constexpr bool can_be_grouped(const gemm_slots& p) {
-  return p.pre_epilogue < 0 && !exposes_shrink(p) && p.weight_is_nt && p.prologue < 0 && p.gate < 0 && p.residual < 0;
+  return p.pre_epilogue < 0 && !exposes_shrink(p) && p.weight_is_nt && p.prologue < 0 && p.residual < 0;
 }
 // For each product the members of its group, itself included, in the order of their results; at most `most` of them.
 [[gnu::cold]] constexpr sequence<sequence<int>> group_products(const sequence<gemm_slots>& products, int most) {
@@ -56,65 +56,6 @@ constexpr id gate_of(const graph& g, const sequence<int>& readers, const gemm_sl
     if (same) return i;
   }
   return none_id;
-}
-
-// ---- Fused RMS norm
-
-// Fused RMS norm: a norm that only GEMMs read needs no launch, because it is a factor per column and one per token,
-//     norm(h) Wᵀ = (h ⊙ gain) Wᵀ / rms(h)
-// The GEMM that computes h stores h ⊙ gain and the sums for 1 / rms(h) in its epilogue, and the GEMMs that read the
-// norm multiply their accumulators by 1 / rms(h). These are linear in x, so that low-rank branches and factors per
-// output still apply. If the norm reads the graph's input, the GEMM that computes h is in the previous block's graph.
-
-struct gemm_launch;
-
-// True for a GEMM whose epilogue can compute the norm of its result, and whose x can be such a norm.
-constexpr bool can_fuse_norm(const gemm_slots& p) {
-  return p.pre_epilogue < 0 && !exposes_shrink(p) && p.weight_is_nt && p.prologue < 0;
-}
-// True for an RMS norm with gain all of whose readers are such GEMMs.
-[[gnu::cold]] constexpr bool only_products_read(const graph& g, const rowwise_launch& r, const sequence<int>& readers,
-                                                const sequence<gemm_slots>& products) {
-  if (r.norm < 0 || r.grad_output >= 0 || g[r.norm].k[0] != dim{1} || !detail::one_matrix(g[r.result])) return false;
-  int reads = 0;
-  for (const gemm_slots& p : products) {
-    if (p.x != r.result) continue;
-    if (!can_fuse_norm(p)) return false;
-    reads += 1 + p.branches.size();
-  }
-  return reads > 0 && reads == readers[r.result];
-}
-
-// True where rowwise launch `norm` is fused into the kernel of the GEMM `before` and into those of all its readers.
-template <class Plan>
-constexpr bool fuses_norm(const gemm_problem& before, const graph& g, const Plan& p, int norm, const size_values& s,
-                          const quant_format& stored) {
-  const auto& fused = p.to.template can<gemm_launch>().norm_is_fused;
-  if (norm < 0 || !fused) return false;
-  sequence<gemm_problem> norm_readers;
-  for (const gemm_slots& reader : p.products)
-    if (reader.x == p.template all<rowwise_launch>()[norm].result)
-      norm_readers.push(shape_of(g, reader, s, before.type, stored));
-  return fused(before, norm_readers.begin(), norm_readers.size(), p.to);
-}
-// True for a look-up of whole rows in an unsharded table.
-constexpr bool gathers_rows(const node& v) { return v.what == op::gather && !v.ta && !is_shard(v); }
-// True where the norm that g begins with is fused into the graph `previous`, whose first output is the input of g.
-template <class Plan>
-constexpr bool fuses_input_norm(const graph& previous, const Plan& its, const size_values& its_sizes, const graph& g,
-                                const Plan& p, const size_values& s, dtype type,
-                                const quant_format& stored_previous = {}, const quant_format& stored = {}) {
-  for (const gemm_slots& last : its.products)
-    if (last.result == previous.out[0].at)
-      return fuses_norm(shape_of(previous, last, its_sizes, type, stored_previous), g, p, p.input_norm, s, stored);
-  if (!gathers_rows(previous[previous.out[0].at]) || !stored_previous.plain() || p.input_norm < 0) return false;
-  for (const gemm_slots& reader : p.products) {  // a look-up must meet the conditions of a GEMM of its width
-    if (reader.x != p.template all<rowwise_launch>()[p.input_norm].result) continue;
-    gemm_problem as_wide = shape_of(g, reader, s, type, stored);
-    as_wide.n = static_cast<int>(g.sizes.value(g[reader.x].d[3], s));
-    return fuses_norm(as_wide, g, p, p.input_norm, s, stored);
-  }
-  return false;
 }
 
 // ---- Fused wgrads
@@ -181,7 +122,6 @@ struct gemm_launch {
     int max_branch_rank = 0;    // of a branch in a GEMM; adapters of larger rank are folded
     int max_grouped_gemms = 1;  // most products of a grouped GEMM
     bool fuses_gates = false;   // grouped GEMMs of two products multiply their results (SwiGLU)
-    bool fuses_norms = false;   // RMS norms between GEMMs are fused into them
     int resident_pairs = 0;     // clusters of two thread blocks of the GEMM kernel that are resident at once
     // The number of kernels of one GEMM; null: one.
     target_function<int(const gemm_problem&, const target&)> kernels{};
@@ -191,9 +131,6 @@ struct gemm_launch {
     target_function<int(const gemm_problem*, int count, const target&)> grouped_kernels{};
     // The number of kernels of a grouped GEMM with its gate; 0: the gate is a kernel of its own.
     target_function<int(const gemm_problem*, const target&)> gated_kernels{};
-    // True where a norm is fused into the GEMM that computes its input and into the GEMMs that read it.
-    target_function<bool(const gemm_problem& before, const gemm_problem* norm_readers, int count, const target&)>
-        norm_is_fused{};
     // True where one kernel rotates all inputs of a launch; otherwise each has its own.
     target_function<bool(const graph&, const id* rotations, int count, const size_values&, dtype, const target&)>
         rotations_share_kernel{};
@@ -202,16 +139,14 @@ struct gemm_launch {
   };
   struct work {
     sequence<gemm_slots> products;
-    // By product: the members of its grouped GEMM. By the first member: the gate, and the norm in the epilogue.
+    // By product: the members of its grouped GEMM. By the first member: the gate.
     sequence<sequence<int>> groups;
     sequence<id> gates;
-    sequence<int> epilogue_norm;
   };
 
   id around = none_id;             // the product with the base weight, or the result
   int product = 0, grouped = 0;    // index of the first product in launch_plan::products, and how many follow it
   id gated = none_id;              // the elementwise product of its two results, which is stored instead of them
-  int norm = -1;                   // a norm of its result, possibly fused: index of a rowwise_launch
   int fused_wgrads[2] = {-1, -1};  // wgrads that run in its launch: indices of wgrad_sum
 
   constexpr id anchor() const { return around; }
@@ -234,7 +169,7 @@ struct gemm_launch {
     const target& to = in.p.to;
     sequence<gemm_problem> all;
     each_product([&](int k) { all.push(shape_of(in.g, in.p.products[k], in.s, in.type, in.stored)); });
-    int n = norm >= 0 && !fuses_norm(all[0], in.g, in.p, norm, in.s, in.stored) ? 1 : 0;
+    int n = 0;
     for (int k = 0; k < 2; ++k)
       if (fused_wgrads[k] >= 0)
         all[0].fused_wgrads[k] =
@@ -265,7 +200,7 @@ struct gemm_launch {
       const gemm_slots& of = in.p.products[k];
       if (of.input_rotation < 0) return;
       rotations.push(of.input_rotation);
-      n += (of.gate >= 0 ? 1 : 0) + nodes_launch::kernels_of(in, of.input_rotation);
+      n += nodes_launch::kernels_of(in, of.input_rotation);
     });
     const auto& shared = in.p.to.template can<gemm_launch>().rotations_share_kernel;
     return n > 0 && shared && shared(in.g, rotations.begin(), rotations.size(), in.s, in.type, in.p.to) ? 1 : n;
@@ -279,9 +214,7 @@ struct gemm_launch {
     const auto& dropouts = by.p.template all<dropout_gemm>();
     const auto claim_all = [&](int k) {
       for (const id inside : w.products[k].inside) by.template claim<gemm_launch>(inside, k);
-      const id before[] = {w.products[k].input_rotation, w.products[k].gate};
-      for (const id before_gemm : before)
-        if (before_gemm >= 0) by.template claim<gemm_launch>(before_gemm, k);
+      if (const id x = w.products[k].input_rotation; x >= 0) by.template claim<gemm_launch>(x, k);
     };
     wgrad_readers by_sums(g.size);
     for (const wgrad_sum& s : sums) by_sums.add(s);
@@ -301,26 +234,12 @@ struct gemm_launch {
     by.template work<wgrad_sum>().host =
         wgrad_fusion(g, w.products, sums, by.template can<wgrad_sum>().runs_beside_gemm);
     w.groups = group_products(w.products, can.max_grouped_gemms);
-    w.gates = sequence<id>(w.products.size(), none_id), w.epilogue_norm = sequence<int>(w.products.size(), -1);
+    w.gates = sequence<id>(w.products.size(), none_id);
     for (int k = 0; can.fuses_gates && k < w.products.size(); ++k)
       if (w.groups[k].size() == 2 && w.groups[k][0] == k)
         if (const id gate = gate_of(g, by.readers, w.products[k], w.products[w.groups[k][1]]);
             gate >= 0 && by.is_free(gate))
           w.gates[k] = gate, by.template claim<gemm_launch>(gate, k);
-  }
-  // Takes the norms of its results into its launches.
-  template <class Planner> [[gnu::cold]] static constexpr void take(Planner& by) {
-    auto& w = by.template work<gemm_launch>();
-    const auto& rows = by.p.template all<rowwise_launch>();
-    for (int r = 0; by.template can<gemm_launch>().fuses_norms && r < rows.size(); ++r) {
-      if (!only_products_read(by.g, rows[r], by.readers, w.products)) continue;
-      const id h = by.g[rows[r].norm].a;
-      if (is_leaf(by.g[h].what)) by.p.input_norm = r;
-      for (int k = 0; k < w.products.size(); ++k)
-        if (w.products[k].result == h && can_fuse_norm(w.products[k]) && w.groups[k].size() == 1 &&
-            w.epilogue_norm[k] < 0)
-          w.epilogue_norm[k] = r, by.template work<rowwise_launch>().host[r] = w.products[k].result;
-    }
   }
   template <class Planner> [[gnu::cold]] static constexpr void add(Planner& by, int index, id i) {
     const auto& w = by.template work<gemm_launch>();
@@ -333,9 +252,6 @@ struct gemm_launch {
     all.push({i, by.p.products.size(), group.size() - 1});
     for (const int member : group) all.back().add_product(by, member);
     if (const id gate = w.gates[group[0]]; gate >= 0) all.back().gated = gate, by.add(gate, launch_slot::epilogue);
-    if (w.epilogue_norm[group[0]] < 0) return;
-    all.back().norm = w.epilogue_norm[group[0]];
-    for (const id n : by.p.template all<rowwise_launch>()[all.back().norm].inside) by.add(n, launch_slot::epilogue);
   }
 
  private:
@@ -343,8 +259,7 @@ struct gemm_launch {
     const gemm_slots& s = by.template work<gemm_launch>().products[member];
     const auto& sums = by.p.template all<wgrad_sum>();
     if (!by.template computed<gemm_launch>(s.inside, member)) return false;
-    for (const id before_gemm : {s.input_rotation, s.gate})
-      if (before_gemm >= 0 && !by.template computed<gemm_launch>(before_gemm, member)) return false;
+    if (s.input_rotation >= 0 && !by.template computed<gemm_launch>(s.input_rotation, member)) return false;
     for (int k = 0; k < sums.size(); ++k)
       if (by.template work<wgrad_sum>().host[k] == member &&
           !by.template computed<gemm_launch>(sums[k].product, member))
@@ -358,8 +273,7 @@ struct gemm_launch {
     node_set inside(g.size);
     for (const id i : s.inside) inside.add(i);
     const id x = s.prologue >= 0 ? s.scaled : s.input_rotation >= 0 ? s.input_rotation : s.x;
-    for (const id before_gemm : {s.gate, s.input_rotation})
-      if (before_gemm >= 0) by.add(before_gemm, launch_slot::prologue);
+    if (s.input_rotation >= 0) by.add(s.input_rotation, launch_slot::prologue);
     for (id i = 0; i < g.size; ++i) {
       if (!inside[i]) continue;
       const node& v = g[i];

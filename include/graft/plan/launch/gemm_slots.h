@@ -46,7 +46,6 @@ struct gemm_slots {
   id result = none_id, x = none_id, weight = none_id;
   id prologue = none_id, scaled = none_id;  // a factor per column of x, and x ⊙ prologue
   id input_rotation = none_id;              // x R, which the launch computes before the GEMM; not inside
-  id gate = none_id, other = none_id;       // x₁ ⊙ x₂, which R is applied to, and x₂; x is then x₁
   bool weight_is_nt = true;                 // W is stored [out, in], else [in, out]
   sequence<low_rank_branch> branches;
   sequence<epilogue_step> epilogue_steps;  // in the order they are applied
@@ -250,9 +249,6 @@ struct gemm_matcher {
     if (v.what != op::rotate || out.prologue >= 0 || !out.branches.empty()) return;
     if (!has_one_reader(out.x) || !data(v.a) || !is_precomputed(v.b) || !one_matrix(v)) return;
     out.input_rotation = out.x, out.x = v.a;
-    const node& m = g[v.a];
-    if (m.what != op::mul || !has_one_reader(v.a) || !data(m.a) || !data(m.b) || !same_shape(g[m.a], g[m.b])) return;
-    out.gate = out.x, out.x = m.a, out.other = m.b;
   }
 };
 

@@ -4,7 +4,6 @@
 //     capabilities       what a target can do of this kind; each backend states it beside its kernels
 //     work               what the planner notes of this kind while it plans one graph
 //     match(planner)     finds the nodes that launches of this kind take in, and claims them
-//     take(planner)      takes in what other kinds matched, after all of them have
 //     add(planner, k, i) adds match k, which claimed node i, as a launch if all that it reads is computed
 //     anchor(), name()   the node that a launch is built around, and its name in explain() and drawings
 //     kernels(facts)     how many kernels it takes with given sizes; why_several(facts) says why in words

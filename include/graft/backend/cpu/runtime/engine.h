@@ -142,7 +142,6 @@ template <class Real> struct engine {
   // whose calls come first, instead of computing them again.
   static void share_precomputed(const program& in, binding& mine, const program& other, const binding& from);
   // States that one block reads another one's output; launches of two blocks are not joined on the CPU.
-  static void follows(binding&, const program&, const binding&) {}
   static status publish(queue&, binding&) { return ok; }
   static void memory_changed(binding&) {}
   static status evaluate(queue& q, const graph& g, const size_values& s, const leaf_views& leaves,

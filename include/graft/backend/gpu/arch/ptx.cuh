@@ -300,10 +300,10 @@ __device__ __forceinline__ std::uint32_t load_shared(std::uint32_t address) {
   asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
   return v;
 }
-// Loads from a constant distance after `address`; it may be moved among other loads that are not volatile.
-template <std::uint32_t Beyond> __device__ __forceinline__ std::uint32_t load_shared_beyond(std::uint32_t address) {
+// Like load_shared(), but the compiler may move it among other loads.
+__device__ __forceinline__ std::uint32_t load_shared_unordered(std::uint32_t address) {
   std::uint32_t v;
-  asm("ld.shared.u32 %0, [%1+%2];" : "=r"(v) : "r"(address), "n"(Beyond));
+  asm("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(address));
   return v;
 }
 __device__ __forceinline__ std::uint32_t load_shared_half(std::uint32_t address) {
@@ -386,19 +386,6 @@ template <class V> __device__ __forceinline__ void keep_global_pointer(V*& p) {
 __device__ __forceinline__ void wait_for_dependency() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 // The next kernel of the stream may start, up to its own griddepcontrol.wait.
 __device__ __forceinline__ void launch_dependents() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
-__device__ __forceinline__ std::uint32_t load_relaxed(const std::uint32_t* p) {
-  std::uint32_t v;
-  asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
-  return v;
-}
-__device__ __forceinline__ uint4 load_relaxed4(const void* p) {
-  uint4 v;
-  asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(p)
-               : "memory");
-  return v;
-}
 __device__ __forceinline__ std::uint32_t load_acquire(const std::uint32_t* p) {
   std::uint32_t v;
   asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");

@@ -335,19 +335,6 @@ constexpr skinny_choice choose_gated(const gemm_problem* all, bool separate_rank
   return {separate.tokens, gated_tile_rows, 1, tiles, false, false, true};
 }
 
-// Can an RMS norm of x or of the result be fused? Only in bf16: h ⊙ gain is not bounded as a norm is, and f16 ends at
-// 65504.
-constexpr bool can_fuse_norm(const gemm_problem& p, const target& device,
-                             const gemm_kernel_mask& have = every_gemm_kernel()) {
-  if (p.type != dtype::bf16 || p.m < 1 || p.m > max_fused_norm_tokens || !p.stored.plain()) return false;
-  const gemm_choice c = choose(p, device, have);
-  return c.path == gemm_path::skinny && !c.skinny.any && !c.skinny.nn;
-}
-constexpr int max_norm_columns = 1 << 16, norm_column_multiple = 64;
-constexpr bool can_norm_columns(long long columns) {
-  return columns % norm_column_multiple == 0 && columns <= max_norm_columns;
-}
-
 // A wgrad Zᵀ Q over the m tokens: Z [m, columns], Q [m, rank], of which Q is the narrower one.
 struct wgrad_problem {
   dtype type = dtype::bf16;

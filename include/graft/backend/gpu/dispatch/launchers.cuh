@@ -5,7 +5,6 @@
 #pragma once
 #include <graft/backend/gpu/dispatch/kernel_selection.h>
 #include <graft/backend/gpu/kernels/elementwise/expression.cuh>
-#include <graft/backend/gpu/kernels/gather/embedding_norm.cuh>
 #include <graft/backend/gpu/kernels/gemm/pack.cuh>
 #include <graft/backend/gpu/kernels/linalg/kronecker_chain.cuh>
 #include <graft/backend/gpu/kernels/linalg/matrix_stack.cuh>
@@ -34,8 +33,6 @@ struct launchers {
   reduce_functions sums{};                                           // reductions of expressions
   dequantize_functions quantized{};
   pack_functions packs{};
-  // Looks up embedding rows for a fused norm.
-  status (*gather_norm)(cudaStream_t, const gather_norm_args&) = nullptr;
 
   // Takes those launches of `more` that `which` names.
   void add(const launchers& more, launch_mask which = launches::every) {
@@ -51,7 +48,6 @@ struct launchers {
     for (int k = 0; k < reduce_form_count - 1; ++k)
       take(sums.special[k], more.sums.special[k], launches::reduce_bits(1U << k));
     take(sums.any, more.sums.any, launches::reduce_bits(1U << static_cast<int>(reduce_form::any)));
-    take(gather_norm, more.gather_norm, launches::gather_norm);
     take(packs.fold, more.packs.fold, launches::odd_branches),
         take(packs.repeat, more.packs.repeat, launches::odd_branches);
     take(packs.tile, more.packs.tile, launches::odd_branches),
@@ -81,7 +77,6 @@ template <class T, launch_mask Which> launchers compiled_launchers() {
   };
   sum.template operator()<reduce_form::narrow_rows>(), sum.template operator()<reduce_form::rows>();
   sum.template operator()<reduce_form::columns>(), sum.template operator()<reduce_form::any>();
-  if constexpr (dtype_of<T> == dtype::bf16 && (Which & launches::gather_norm) != 0) l.gather_norm = &gather_for_norm<T>;
   if constexpr ((Which & launches::odd_branches) != 0)
     l.packs.fold = &fold_branch<T>, l.packs.repeat = &repeat_branch<T>;
   if constexpr ((Which & launches::pad) != 0) l.packs.pad = &pad_shrink<T>;

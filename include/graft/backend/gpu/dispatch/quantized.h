@@ -107,7 +107,8 @@ inline constexpr int max_units_per_phase = quant_warps - quant_stages;
 
 struct quantized_layout {
   int phase = 0;  // units whose partial sums fit at the same time
-  long long ring = 0, scales = 0, factors = 0, ready = 0, sums = 0, partials = 0;
+  long long ring = 0, scales = 0, sums = 0, partials = 0;
+  long long ready = 0;              // mbarrier that completes when U is ready
   long long nested = 0;             // table of dequantized scales
   long long shrink_out = 0, b = 0;  // U, and rows of B
 };
@@ -192,13 +193,12 @@ constexpr bool assign_smem(quantized_choice& c, int rank, bool nested) {
   c.at.ring = r.take(static_cast<long long>(stages) * quant_warps * unit_weight_bytes(c.form));
   c.at.scales = r.take(static_cast<long long>(stages) * quant_warps * unit_scale_bytes(c.form, nested));
   c.at.nested = r.take(c.form == quant_layout::nested_block_scales ? 256 * 4 : 0);
-  c.at.factors = r.take(max_quantized_tokens * 4LL + 8);
-  c.at.ready = c.at.factors + max_quantized_tokens * 4LL;  // mbarrier that completes when U is ready
+  c.at.ready = r.take(8);
   if (rank > 0) {
     c.at.shrink_out = r.take(c.tokens * 4LL * (rank > 64 ? rank : 64));  // also used by four warps, 16 of the rank each
     c.at.b = r.take(quant_warps * b_rows_bytes);
   }
-  if (c.at.ring < 0 || c.at.scales < 0 || c.at.nested < 0 || c.at.factors < 0 || c.at.shrink_out < 0 || c.at.b < 0)
+  if (c.at.ring < 0 || c.at.scales < 0 || c.at.nested < 0 || c.at.ready < 0 || c.at.shrink_out < 0 || c.at.b < 0)
     return false;
   const int larger = r.end[0] - r.at[0] >= r.end[1] - r.at[1] ? 0 : 1;
   const auto available =
@@ -254,37 +254,10 @@ constexpr quantized_choice choose_quantized_grouped(const gemm_problem* all, int
 constexpr int launch_count_of(const quantized_choice& c, int rank) {
   return rank > 0 && shrinks_first(c.tokens) ? 2 : 1;
 }
-// Can an RMS norm be fused into the kernel that reads quantized weights? See can_fuse_norm() in gemm.h.
-constexpr bool quantized_can_fuse_norm(const gemm_problem& p, const target& on) {
-  if (p.type != dtype::bf16 || p.m < 1 || p.m > max_fused_norm_tokens || p.nn || p.stores_extra() || p.prologue ||
-      !p.aligned)
-    return false;
-  return choose_quantized(p.stored, p.type, p.m, p.k, p.rank, on).groups == 1;
-}
 // The workspace and counters that gemm.h reserves suffice for every layer of a launch.
 static_assert(max_segments * shrink_partial_bytes(16, max_quantized_tokens) <= workspace_bound(1, 16));
 static_assert(max_segments * 2 * 4 <= counter_bytes(1));
 
-// ---- A single layer with at most two units per thread block (kernels/quantized/skinny_two_unit.cuh)
-// Shared memory layout; a block uses half of a multiprocessor's shared memory.
-struct two_unit_layout {
-  static constexpr int table = quant_smem_begin, lower = table + 65536, scales = lower + 32768, nested = scales + 8192,
-                       b = nested + 1024, shrink_out = b + 2 * b_rows_bytes, shrink_set = shrink_out + 4096,
-                       end = shrink_set + 32, bytes = end - static_cast<int>(quant_smem_begin);
-};
-static_assert(2 * (two_unit_layout::bytes + quant_smem_begin) <= quant_smem_end);
-// Partial sums of U, `two_unit_slices` for each 16 of the rank, in two sets that launches alternate between, with use
-// counters. They are zero when allocated and stored before the counters of other kernels.
-inline constexpr int two_unit_slices = 8, shrink_set_floats = 64 / 16 * two_unit_slices * 8 * 16,
-                     shrink_set_shares = 4096;
-inline constexpr long long two_unit_persistent_bytes = 2 * shrink_set_floats * 4 + 256;
-// Does the two-unit kernel take this layer? Its blocks occupy half of a multiprocessor, so that blocks of the next
-// launch fit next to them. There must be a block for every slice of A, and `rows` must be a multiple of 16.
-constexpr bool fits_two_units(const quantized_choice& c, long long rows, int rank, const target& on) {
-  const long long units = rows / unit_rows, blocks = units < on.sm_count ? units : on.sm_count;
-  return has_block_scales(c.form) && c.tokens == 8 && c.groups == 1 && units <= 2LL * on.sm_count &&
-         on.sm_count <= shrink_set_shares && (units > on.sm_count || rank > 0) && rank / 16 * two_unit_slices <= blocks;
-}
 // The smallest number of units per cluster for which all layers, each with its own clusters, fit `clusters`.
 constexpr int units_per_cluster(const int* units, int count, int clusters) {
   for (int rounds = 1;; ++rounds) {

@@ -6,7 +6,6 @@
 namespace graft::gpu {
 
 inline constexpr int max_segments = 4, max_skinny_rank = 64, max_skinny_tokens = 64;
-inline constexpr int max_fused_norm_tokens = 16;  // tokens of kernels with a fused RMS norm
 
 struct skinny_choice {
   int tokens = 0, rows = 0, splits = 0, tiles = 0;

@@ -9,7 +9,6 @@
 #include <graft/backend/gpu/kernels/gemm/autotune.cuh>
 #include <graft/backend/gpu/runtime/engine_memory.cuh>
 #include <graft/backend/gpu/runtime/execution.cuh>
-#include <graft/backend/gpu/runtime/execution_fused_norm.cuh>
 #include <graft/backend/gpu/runtime/graph_capture.cuh>
 #include <graft/backend/gpu/runtime/stream_fork.cuh>
 #include <graft/backend/rank_reduce.h>
@@ -41,8 +40,8 @@ template <class T> struct engine {
     kernel_set kernels{};
     std::shared_ptr<owned_stream> own{};  // the stream of a model; a layer runs on its caller's stream
     std::shared_ptr<dequantized_buffer> dequantized_weight = std::make_shared<dequantized_buffer>();
-    std::shared_ptr<model_workspace> shared_workspace{};  // models only
-    gpu::launch_clock* clock = nullptr;                   // times every launch if set
+    std::shared_ptr<growing_buffer> shared_workspace{};  // models only
+    gpu::launch_clock* clock = nullptr;                  // times every launch if set
     std::shared_ptr<autotuner> tuner{};
     std::shared_ptr<stream_fork> fork{};  // models only
     buffer* scratch = nullptr;            // scratch memory of the forked stream that work is queued on
@@ -71,7 +70,7 @@ template <class T> struct engine {
   static void begin(shared& s, const capacity& limits, int adapters) {
     s.used = limits.rank > 0 || adapters > 1;
     s.rank = padded_rank(limits.rank), s.prologue = s.weight = false;
-    s.shared_workspace = std::make_unique<model_workspace>(growing_buffer::growth::by_chunks);
+    s.shared_workspace = std::make_unique<growing_buffer>(growing_buffer::growth::by_chunks);
   }
   static void account_for(shared& s, const graph& g, const launch_plan& p, const size_values& sizes, bool folded,
                           const capacity& limits) {
@@ -148,7 +147,7 @@ template <class T> struct engine {
       if (status s = q.own->open(); !s) return s;
     }
     if (q.shared_workspace == nullptr)
-      q.shared_workspace = std::make_shared<model_workspace>(growing_buffer::growth::by_moving);
+      q.shared_workspace = std::make_shared<growing_buffer>(growing_buffer::growth::by_moving);
     if (q.fork == nullptr) q.fork = std::make_shared<stream_fork>();
     q.stream = q.own->stream(), q.exclusive = true;
     return open(q);
@@ -256,8 +255,6 @@ template <class T> struct engine {
   static void share_precomputed(const program& in, binding& mine, const program& other, const binding& from) {
     mine.share_precomputed(from, same_nodes(other.value(), in.value()));
   }
-  // States that the block of `next`, a binding of `in`, reads the output of the block of `before`.
-  static void follows(binding& before, const program& in, const binding& next) { in.follows(before, next); }
   static status publish(queue& q, binding& with) { return with.publish(q.stream); }
   // Tells that tensors were written outside of calls: the next launches must not start before that has ended.
   static void memory_changed(binding& with) { with.skip_pdl_once(); }

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // execution: one call of a program with the binding of a layer. For sizes that bind() knew it launches the kernels of
 // the plan in order and does nothing else (no allocation, look-up or synchronization), so a caller may capture it in a
-// CUDA graph. How a launch of a kind runs is in the folder of its kernels (dispatch/launches.cuh). The members that
-// fuse an RMS norm into the neighboring GEMMs are in execution_fused_norm.cuh.
+// CUDA graph. How a launch of a kind runs is in the folder of its kernels (dispatch/launches.cuh).
 #pragma once
 #include <graft/backend/gpu/dispatch/launches.cuh>
 #include <graft/backend/gpu/runtime/launch_clock.cuh>
@@ -87,12 +86,6 @@ template <class T> class execution {
     rows.scaled = of.prologue ? of.scaled : nullptr, rows.exclusive = exclusive_;
     return rows;
   }
-  // ---- RMS norms fused into GEMMs (execution_fused_norm.cuh)
-  bool fuses_norm(id x, long long m) const;
-  epilogue_norm epilogue_norm_of(const gemm_launch& l, long long m);
-  prologue_norm prologue_norm_of(id x, long long m) const;
-  bool use_normed_input(const rowwise_launch& r);
-  result<bool> gather_for_norm(id i);
   void* output_ptr(id i);
   // A gradient that the caller did not request, and that nothing else reads, is not computed.
   bool is_requested(id i) const { return output_of(i) >= 0 || !is_output(g_, i) || program_.readers_[i] > 1; }
@@ -115,7 +108,6 @@ template <class T> class execution {
   cudaStream_t stream_;
   const target& to_;
   bool exclusive_;
-  scaled_result normed_input_{};
 };
 
 // ---- Memory of calls
@@ -149,8 +141,6 @@ template <class T> status execution<T>::run(launch_clock* clock) {
     values_.resize(call_.sizes);
     for (const id i : program_.inputs_) values_.give(i, call_.data[i]);
   }
-  normed_input_ = std::exchange(program_.shared_workspace_->normed, {});
-  for (const rowwise_launch& r : p_.all<rowwise_launch>()) binding_.normed.in[r.result] = false;
   for (int k = 0; k < p_.launches.size(); ++k) {
     const graft::launch& l = p_.launches[k];
     values_.scratch_at(program_.memory_.scratch(k));
@@ -267,7 +257,6 @@ template <class T> status execution<T>::run_wgrads(const sequence<int>& all) {
   return ok;
 }
 template <class T> status execution<T>::run_rows(const rowwise_launch& r) {
-  if (use_normed_input(r)) return ok;
   const int k = written_output(r.result);
   if (k < 0) return values_.compute_rows(stream_, r, values_.storage(r.result));
   const mutable_view& y = call_.outputs[k];
@@ -275,7 +264,6 @@ template <class T> status execution<T>::run_rows(const rowwise_launch& r) {
 }
 template <class T> status execution<T>::run_node(id i) {
   const int k = written_output(i);
-  if (const result<bool> done = gather_for_norm(i); !done || *done) return done ? status(ok) : done.failure();
   if (k < 0) return values_.compute_node(stream_, i);
   const mutable_view& y = call_.outputs[k];
   return values_.compute_node(stream_, i, {y.data, y.type});

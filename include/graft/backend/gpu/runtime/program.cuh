@@ -33,8 +33,6 @@ template <class T> struct binding {
   sequence<gemm_binding<T>> products;
   sequence<wgrad_binding<T>> sums;
   sequence<grouped_gemm_binding<T>> grouped;  // one for each launch of several products
-  element_ptr<float> next_gain{};             // gain of the RMS norm that the next block begins with
-  node_set normed;                            // results of norms that are stored as h ⊙ gain in this call
   multi_lora_launches multi_lora;
   long long bound_version = -1;  // address version of the program that the launches were bound for
 
@@ -111,19 +109,11 @@ template <class T> class program {
   // Binds `with`, which is new. All bindings of a program have the same sizes and share its workspace.
   status bind(cudaStream_t stream, const kernel_set& kernels, const size_values& s, const leaf_views& leaves,
               const capacity& limits, shared_adapter_args<T>& shared, dequantized_buffer& dequantized_weight,
-              model_workspace* model_memory, binding<T>& with);
-  // States that the block of `mine` reads the output of the block of `before`. If it begins with a norm that only GEMMs
-  // read, the last launch of `before` may compute it.
-  void follows(binding<T>& before, const binding<T>& mine) const {
-    const int r = p_.input_norm;
-    before.next_gain =
-        r < 0 ? element_ptr<float>{} : mine.values.location(unshaped(g_, p_.all<rowwise_launch>()[r].scale));
-  }
+              growing_buffer* model_memory, binding<T>& with);
   // Counts how often addresses that launches use have changed; a graph captured with an older version is invalid.
   long long address_version() const {
     return local_version_ + memory_.layout_version() + (dequantized_ != nullptr ? dequantized_->address_version() : 0) +
-           (adapter_workspace_ != nullptr ? adapter_workspace_->address_version() : 0) +
-           (shared_workspace_ != nullptr ? shared_workspace_->norm_scaled_rows.address_version() : 0);
+           (adapter_workspace_ != nullptr ? adapter_workspace_->address_version() : 0);
   }
   // Recomputes and repacks parameter-stage values after their tensors were written; it allocates nothing but `scratch`,
   // which replaces the workspace if other plans may use that at the same time.
@@ -194,9 +184,6 @@ template <class T> class program {
     return dtype_of<T> != dtype::f16 && p_.when.of[i] == stage::call && !p_.when.has_token_rows[i] &&
            !is_output(g_, i) && wide(2) && wide(3);
   }
-  long long bytes_of_squares(const binding<T>& with, id x) const {
-    return max_fused_norm_tokens * g_.sizes.value(g_[x].d[3], with.sizes) / 16 * static_cast<long long>(sizeof(float));
-  }
   // Is i a value before the epilogue that other launches read?
   bool is_saved_for_later(id i) const {
     int outputs = 0;
@@ -224,7 +211,6 @@ template <class T> class program {
   workspace_layout memory_;
   const dequantized_buffer* dequantized_ = nullptr;
   long long local_version_ = 0, launched_ = 0;
-  model_workspace* shared_workspace_ = nullptr;  // shared by all plans of the layer or of the model
   bool in_model_ = false;
   buffer own_counters_;
   long long workspace_bytes_ = 0;
@@ -239,7 +225,7 @@ template <class T> program<T>::program(const graph& g, launch_plan p) : g_(g), p
   for (const wgrad_sum& s : p_.all<wgrad_sum>())
     gemm_operands_.push(s.left), gemm_operands_.push(s.right), gemm_operands_.push(s.scaled);
   for (const gemm_slots& s : p_.products)
-    for (const id i : {s.x, s.other, s.gate, s.input_rotation, s.residual}) gemm_operands_.push(i);
+    for (const id i : {s.x, s.input_rotation, s.residual}) gemm_operands_.push(i);
   for (const matrix_chain& c : p_.all<matrix_chain>()) gemm_operands_.push(c.z), gemm_operands_.push(c.x);
   for (id i = 0; i < g_.size; ++i)
     if (is_leaf(g_[i].what) && traits_of(g_[i].what).known_at == stage::call) inputs_.push(i);
@@ -256,7 +242,7 @@ template <class T> status program<T>::check_kernels() const {
 template <class T>
 status program<T>::bind(cudaStream_t stream, const kernel_set& kernels, const size_values& s, const leaf_views& leaves,
                         const capacity& limits, shared_adapter_args<T>& shared, dequantized_buffer& dequantized_weight,
-                        model_workspace* model_memory, binding<T>& with) {
+                        growing_buffer* model_memory, binding<T>& with) {
   if (status st = check_kernels(); !st) return st;
   for (id i = 0; i < g_.size; ++i) {
     const view& v = leaves[i];
@@ -270,9 +256,10 @@ status program<T>::bind(cudaStream_t stream, const kernel_set& kernels, const si
   g_.sizes.set_tokens(largest, limits.tokens);
   reserved_ = largest;
   with.values = gpu::values(g_, largest, with.leaves, kernels.evaluate, &kernels.ranks);
-  in_model_ = model_memory != nullptr, shared_workspace_ = in_model_ ? model_memory : shared.shared_workspace.get();
-  missing_outputs_ = with.normed = node_set(g_.size);
-  memory_.use_memory(&shared_workspace_->values);
+  in_model_ = model_memory != nullptr;
+  missing_outputs_ = node_set(g_.size);
+  memory_.use_memory(in_model_ ? model_memory
+                               : shared.shared_workspace.get());  // all plans of a layer or model share it
   with.values.dequantize_into(dequantized_ = &dequantized_weight, dtype_of<T>);
   if (kernels.launches.quantized.dequantize != nullptr) dequantized_weight.use_functions(kernels.launches.quantized);
   if (dequantized_weight.functions().dequantize == nullptr && with.values.has_quantized())
@@ -303,23 +290,14 @@ status program<T>::bind(cudaStream_t stream, const kernel_set& kernels, const si
     return st;
   if (status st = pack(stream, with); !st) return st;
   if (with.products.empty()) return update_pointers(with), status(ok);
-  if (p_.input_norm >= 0) {
-    const id x = p_.all<rowwise_launch>()[p_.input_norm].result;
-    const long long row = g_.sizes.value(g_[x].d[3], s) * static_cast<long long>(sizeof(T));
-    if (status st =
-            shared_workspace_->norm_scaled_rows.reserve(max_fused_norm_tokens * row + bytes_of_squares(with, x));
-        !st)
-      return st;
-  }
   buffer& counters = grouped ? shared.counters : own_counters_;
-  const long long persistent_bytes = with.values.has_quantized() ? two_unit_persistent_bytes : 0,
-                  all = persistent_bytes + counter_bytes(limits.tokens);
+  const long long all = counter_bytes(limits.tokens);
   const bool grows = counters.bytes() < all;
   if (grows) {
     ++local_version_;
     if (status st = counters.reserve(all); !st) return st;
   }
-  std::uint32_t* const begin = counters.as<std::uint32_t>() + persistent_bytes / 4;
+  auto* const begin = counters.as<std::uint32_t>();
   if (std::exchange(counters_, begin) != begin || grows) {
     const auto bytes = static_cast<std::size_t>(counters.bytes());
     if (status st = check(cudaMemsetAsync(counters.data(), 0, bytes, stream), "clearing"); !st) return st;
@@ -385,10 +363,6 @@ template <class T> void program<T>::collect(binding<T>& with) {
   for (gemm_binding<T>& b : with.products) b.each_source([&](id i) { need(with, i); });
   for (const wgrad_sum& s : p_.all<wgrad_sum>())
     need(with, s.factor), need(with, s.scale), need_precomputed(with, s.left), need_precomputed(with, s.right);
-  for (const gemm_launch& l : p_.all<gemm_launch>())
-    if (l.norm >= 0)
-      for (const id n : p_.all<rowwise_launch>()[l.norm].inside)
-        for (int k = 0; k < 3; ++k) need_precomputed(with, g_[n].operand(k));
   for (const gemm_slots& s : p_.products)
     for (const id rotation : {s.input_rotation, s.output_rotation >= 0 ? s.result : none_id})
       if (rotation >= 0) need(with, g_[rotation].b);

@@ -150,13 +150,12 @@ class values {
     put(l.result, to);
     return evaluate_(stream, *g_, s_, l.base, (*this)[l.result], x, nullptr);
   }
-  // Computes several rotations of one x, or of x ⊙ other, by one kernel into `to`. `early` states that everything they
+  // Computes several rotations of one x by one kernel into `to`. `early` states that everything they
   // read except x is unchanged since the last call, so that the kernel may prefetch it before griddepcontrol.wait.
-  status compute_rotations(cudaStream_t stream, const id* rotations, int count, id x, id other,
-                           element_ptr<float> const* to, bool early) {
+  status compute_rotations(cudaStream_t stream, const id* rotations, int count, id x, element_ptr<float> const* to,
+                           bool early) {
     skinny_rotations<float> all;
     all.count = count, all.x = (*this)[x], all.early = early;
-    if (other >= 0) all.other = (*this)[other].p;
     for (int k = 0; k < count; ++k) {
       const node& v = (*g_)[rotations[k]];
       put(rotations[k], to[k]);

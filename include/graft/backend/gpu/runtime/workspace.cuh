@@ -12,22 +12,6 @@
 
 namespace graft::gpu {
 
-// Identifies the rows in model_workspace::norm_scaled_rows: the result h that was scaled, the gain, and the row count.
-struct scaled_result {
-  const void *result = nullptr, *gain = nullptr;
-  long long rows = 0;
-};
-// Memory that all plans of a model or of a layer share. A layer's memory grows by chunks, because a caller may have
-// captured its calls.
-struct model_workspace {
-  explicit model_workspace(growing_buffer::growth growth_mode) : values(growth_mode) {}
-  growing_buffer values;
-  // Written by the last launch of a plan for the RMS norm that the next block begins with: h ⊙ gain, followed by sums
-  // of squares (execution_fused_norm.cuh). Every run of a plan consumes `normed`.
-  growing_buffer norm_scaled_rows;
-  scaled_result normed{};
-};
-
 class workspace_layout {
  public:
   static constexpr int between_calls = -1;

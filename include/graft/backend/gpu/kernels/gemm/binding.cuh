@@ -36,9 +36,9 @@ template <class T> struct shared_adapter_args {
   packed_adapter<T> now;  // the active adapter
   buffer weight_now, counters;
   growing_buffer workspace;  // shared, because a captured launch outlives the adapter that it was captured with
-  // All plans of the layer point to this workspace.
-  std::unique_ptr<model_workspace> shared_workspace =
-      std::make_unique<model_workspace>(growing_buffer::growth::by_chunks);
+  // All plans of the layer point to this workspace. It grows by chunks, because a caller may have captured its calls.
+  std::unique_ptr<growing_buffer> shared_workspace =
+      std::make_unique<growing_buffer>(growing_buffer::growth::by_chunks);
 };
 
 constexpr activation activation_of(op o) {
@@ -58,8 +58,6 @@ struct gemm_tensors {
   const void* residual = nullptr;
   bool rotates = false;                       // the output rotation is fused into the kernel
   void *shrink = nullptr, *before = nullptr;  // destinations of U (padded rows) and of the sum before the epilogue
-  prologue_norm in_norm{};                    // norms fused before x and after y
-  epilogue_norm out_norm{};
   fused_wgrad sums[2]{};
   void* workspace = nullptr;
   std::uint32_t* counters = nullptr;
@@ -197,7 +195,6 @@ template <class T> class gemm_binding {
     }
     auto bound = calls_.at(m, with.x, with.y, with.residual, with.sums);
     if (!bound) return bound.failure();
-    if (!set_fused_norms(**bound, with.in_norm, with.out_norm)) return fail("no kernel of this GEMM has a fused norm");
     const bool pdl = may_use_pdl() && !is_quantized();  // the weight is complete only when dequantizing has ended
     if (status done = launch(stream, **bound, pdl); !done) return done.failure();
     return (*bound)->fused_wgrads;
@@ -236,14 +233,6 @@ template <class T> class gemm_binding {
     return choose_quantized(leaf().quant->format, dtype_of<T>, m, k_, rank_, to);
   }
   quantized_operands as_quantized() const { return {leaf(), dtype_of<T>, record(), act(), n_, k_}; }
-  // Whether norms of x and of the result can be fused. Not with autotuning, which may select a kernel that cannot.
-  bool can_fuse_norm(long long m, const gemm_kernel_set& kernels, const target& to) const {
-    if (is_quantized()) {
-      const quantized_choice c = quantized_choice_for(m, to);
-      return quantized_can_fuse_norm(quantized_problem(m), to) && c.groups == 1 && kernels.quantized.has(c, rank_ > 0);
-    }
-    return kernels.timed.by == nullptr && gpu::can_fuse_norm(bare_problem(m), to, kernels.have);
-  }
   // Whether the output rotation is fused. Not with autotuning, which may select a kernel without it.
   bool rotates(long long m, const gemm_kernel_set& kernels, const target& to) const {
     return !is_quantized() && shared_ == nullptr && kernels.timed.by == nullptr && rotation_.bytes() > 0 &&
@@ -306,8 +295,7 @@ template <class T> class gemm_binding {
       const quantized_operands one = as_quantized();
       quantized_gemm_ = quantized_gemm(kernels.quantized, to, &one, 1);
     }
-    const quantized_tensors now{with.x,        {with.y},     with.residual, static_cast<float*>(with.workspace),
-                                with.counters, with.in_norm, with.out_norm};
+    const quantized_tensors now{with.x, {with.y}, with.residual, static_cast<float*>(with.workspace), with.counters};
     if (status s = quantized_gemm_.run(stream, c, m, now, may_use_pdl(), exclusive); !s) return s.failure();
     return true;
   }

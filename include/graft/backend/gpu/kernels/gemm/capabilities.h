@@ -93,15 +93,6 @@ constexpr int gated_kernels(const gemm_problem* all, const target& t) {
   const bool separate = pad_to_common_rank(padded, all, 2, true);
   return choose_gated(padded.begin(), separate, t).rows > 0 ? 1 : 0;
 }
-constexpr bool norm_is_fused(const gemm_problem& before, const gemm_problem* norm_readers, int count, const target& t) {
-  const auto fits = [&](gemm_problem p) {
-    p.rank = padded_rank(p.rank);
-    return p.stored.plain() ? can_fuse_norm(p, t) : quantized_can_fuse_norm(p, t);
-  };
-  bool all = can_norm_columns(before.n) && fits(before);
-  for (int i = 0; i < count; ++i) all = all && fits(norm_readers[i]);
-  return all;
-}
 constexpr bool rotation_is_fused(const gemm_problem& p, const target& t) {
   return p.stored.plain() && rotation_inside_gemm(p, t);
 }
@@ -109,11 +100,11 @@ constexpr bool rotation_is_fused(const gemm_problem& p, const target& t) {
 constexpr gemm_launch::capabilities gemm_capabilities(int resident_pairs) {
   gemm_launch::capabilities can;
   can.max_branch_rank = 64, can.max_grouped_gemms = max_segments, can.resident_pairs = resident_pairs;
-  can.reads_nn_weight = can.fuses_gates = can.fuses_norms = true;
+  can.reads_nn_weight = can.fuses_gates = true;
   can.fuses_input_rotation = can.fuses_output_rotation = true;
   can.kernels = &gemm_kernels, can.why_several = &why_several;
   can.grouped_kernels = &grouped_kernels, can.gated_kernels = &gated_kernels;
-  can.norm_is_fused = &norm_is_fused, can.rotation_is_fused = &rotation_is_fused;
+  can.rotation_is_fused = &rotation_is_fused;
   can.rotations_share_kernel = &rotations_share_kernel;
   return can;
 }
@@ -197,7 +188,6 @@ template <> struct kernels_of_launch<gemm_launch> {
     const bool sums = l.fused_wgrads[0] >= 0 || l.fused_wgrads[1] >= 0;
     l.each_product([&](int k) { add_product(to, in, in.p.products[k], sums); });
     if (l.gated >= 0) to.nodes = to.nodes | op_bit(in.g[l.gated].what);
-    if (l.norm >= 0) kernels_of_launch<rowwise_launch>::add(to, in, in.p.all<rowwise_launch>()[l.norm]);
   }
 
  private:
@@ -209,7 +199,7 @@ template <> struct kernels_of_launch<gemm_launch> {
     if (s.output_rotation >= 0) to.launches |= launches::fused_rotation;
     if (outputs_shrink(g, s) || shrink_input_of(s) >= 0) to.launches |= launches::pad;
     if (update.found && !update.adds) to.launches |= launches::precomputed_expression;
-    for (const id i : {s.gate, s.input_rotation, s.output_rotation >= 0 ? s.result : none_id})
+    for (const id i : {s.input_rotation, s.output_rotation >= 0 ? s.result : none_id})
       if (i >= 0) to.nodes = to.nodes | op_bit(g[i].what);
 
     int rank = 0;

@@ -369,14 +369,6 @@ inline status set_tensors(prepared_gemm& b, const void* const* x, int layers, vo
   return ok;
 }
 
-// Sets the norms that this call fuses before x and after y. False: the bound kernel cannot fuse norms.
-inline bool set_fused_norms(prepared_gemm& b, const prologue_norm& in_norm, const epilogue_norm& out_norm) {
-  auto* const s = b.count == 1 ? b.at[0].with.skinny() : nullptr;
-  if (s == nullptr || s->args.m > max_fused_norm_tokens) return in_norm.squares == nullptr && out_norm.gain == nullptr;
-  s->args.in_norm = in_norm, s->args.out_norm = out_norm;
-  return true;
-}
-
 // `pdl`: the kernels may read weights and adapters before the preceding kernel of the stream has finished.
 inline status launch(cudaStream_t stream, prepared_gemm& b, bool pdl) {
   const device_guard here(b.device);

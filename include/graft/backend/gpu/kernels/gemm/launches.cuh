@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Launches of GEMMs: the rotations of their inputs, the products in one or several kernels, the wgrads and the norm
-// that no kernel took in.
+// Launches of GEMMs: the rotations of their inputs, the products in one or several kernels, and the wgrads that no
+// kernel took in.
 #pragma once
 #include <graft/backend/gpu/kernels/grouped/binding.cuh>
 #include <graft/backend/gpu/runtime/program.cuh>
@@ -24,7 +24,6 @@ template <> struct launch_on_gpu<gemm_launch> {
       << (c.launches == 1 ? " launch" : " launches");
   }
   template <class T, class F> static void each_own_node(const program<T>& in, const gemm_launch& l, F f) {
-    if (l.norm >= 0) f(in.p_.template all<rowwise_launch>()[l.norm].norm);
     l.each_product([&](int k) {
       const gemm_slots& s = in.p_.products[k];
       if (s.input_rotation >= 0) f(s.input_rotation);
@@ -34,16 +33,11 @@ template <> struct launch_on_gpu<gemm_launch> {
   template <class T> static void each_stored(const program<T>& in, const gemm_launch& l, const stored_nodes<T>& to) {
     l.each_product([&](int k) {
       const gemm_slots& s = in.p_.products[k];
-      for (const id i : {s.gate, s.input_rotation, s.output_rotation})
+      for (const id i : {s.input_rotation, s.output_rotation})
         if (i >= 0) to.add(i);
       to.add(s.result, in.g_.sizes.value(in.g_[s.result].d[2], to.sizes) * to.with.products[k].out_size());
     });
     if (l.gated >= 0) to.add(l.gated);
-    if (l.norm >= 0) {  // the sums of squares follow the rows
-      const id x = in.p_.template all<rowwise_launch>()[l.norm].result;
-      const long long bytes = element_count(in.g_, x, to.sizes) * static_cast<long long>(sizeof(T));
-      to.add_bytes(x, bytes + in.bytes_of_squares(to.with, x));
-    }
     const gemm_slots& first = in.p_.products[l.product];
     if (in.is_saved_for_later(first.pre_epilogue) && first.pre_epilogue != first.output_rotation)
       to.add(first.pre_epilogue);
@@ -62,20 +56,16 @@ template <> struct launch_on_gpu<gemm_launch> {
       for (int k = 0; k <= l.grouped; ++k)
         y[k] = e.output_ptr(e.p_.products[l.product + k].result), x[k] = input_of(e, e.p_.products[l.product + k]);
       if (l.gated >= 0) y[l.grouped + 1] = e.output_ptr(l.gated);
-      const gemm_slots& s = e.p_.products[l.product];
-      const long long m = e.g_.sizes.value(e.g_[s.result].d[2], e.call_.sizes);
+      const long long m = e.g_.sizes.value(e.g_[e.p_.products[l.product].result].d[2], e.call_.sizes);
       using ran = typename grouped_gemm_binding<T>::ran;
-      const auto what =
-          b.run(e.stream_, e.kernels_.gemm, e.to_, m, e.binding_.products,
-                {x, y, l.gated >= 0, e.prologue_norm_of(s.x, m), e.workspace(), e.program_.counters_}, e.exclusive_);
+      const auto what = b.run(e.stream_, e.kernels_.gemm, e.to_, m, e.binding_.products,
+                              {x, y, l.gated >= 0, e.workspace(), e.program_.counters_}, e.exclusive_);
       if (!what) return what.failure();
       if (*what == ran::products && l.gated >= 0) return e.run_node(l.gated);
       if (*what != ran::nothing) return ok;
     }
     for (int k = 0; k <= l.grouped; ++k)
       if (status s = run_product(e, l, l.product + k); !s) return s;
-    if (l.norm >= 0 && !e.binding_.normed[e.p_.template all<rowwise_launch>()[l.norm].result])
-      if (status s = e.run_rows(e.p_.template all<rowwise_launch>()[l.norm]); !s) return s;
     return l.gated >= 0 ? e.run_node(l.gated) : status(ok);
   }
 
@@ -128,7 +118,7 @@ template <> struct launch_on_gpu<gemm_launch> {
     int count = 0;
     bool early = true, aligned = true;
     const auto aligned16 = [&](const void* at) { aligned = aligned && reinterpret_cast<std::uintptr_t>(at) % 16 == 0; };
-    const gemm_slots& first = e.p_.products[l.product];
+    const id x = e.p_.products[l.product].x;
     for (int k = l.product; k <= l.product + l.grouped; ++k) {
       const gemm_slots& s = e.p_.products[k];
       if (s.input_rotation < 0) continue;
@@ -137,13 +127,10 @@ template <> struct launch_on_gpu<gemm_launch> {
       early = early && e.binding_.products[k].uses_pdl();
     }
     if (count == 0) return ok;
-    aligned16(e.tensor_at(first.x));
-    if (first.other >= 0) aligned16(e.tensor_at(first.other));
+    aligned16(e.tensor_at(x));
     const auto& share_kernel = e.p_.to.template can<gemm_launch>().rotations_share_kernel;
     if (aligned && share_kernel && share_kernel(e.g_, rotations, count, e.call_.sizes, dtype_of<T>, e.p_.to))
-      return e.values_.compute_rotations(e.stream_, rotations, count, first.x, first.other, to, early);
-    if (first.gate >= 0)
-      if (status s = e.run_node(first.gate); !s) return s;
+      return e.values_.compute_rotations(e.stream_, rotations, count, x, to, early);
     for (int k = 0; k < count; ++k)
       if (status s = e.run_node(rotations[k]); !s) return s;
     return ok;
@@ -171,7 +158,6 @@ template <> struct launch_on_gpu<gemm_launch> {
       with.before = e.values_.storage(s.pre_epilogue).at;
     if (with.before != nullptr) e.values_.put(s.pre_epilogue, {with.before, dtype_of<T>});
     with.workspace = e.workspace(), with.counters = e.program_.counters_;
-    with.in_norm = e.prologue_norm_of(s.x, m), with.out_norm = e.epilogue_norm_of(l, m);
     for (int k = 0; k < 2; ++k)
       if (l.fused_wgrads[k] >= 0) with.sums[k] = fused_wgrad_of(e, l.fused_wgrads[k], b, with.shrink);
     if (const auto k = static_cast<std::size_t>(index); k < e.binding_.multi_lora.products.size()) {

@@ -14,7 +14,6 @@ struct grouped_gemm_tensors {
   const void* const* x = nullptr;
   void* const* y = nullptr;
   bool gated = false;
-  prologue_norm in_norm{};
   void* workspace = nullptr;
   std::uint32_t* counters = nullptr;
 };
@@ -33,7 +32,7 @@ template <class T> class grouped_gemm_binding {
   result<ran> run(cudaStream_t stream, const gemm_kernel_set& kernels, const target& device, long long m,
                   sequence<gemm_binding<T>>& products, const grouped_gemm_tensors& with, bool exclusive) {
     if (products[first_].is_quantized()) return run_quantized(stream, kernels, device, m, products, with, exclusive);
-    const auto& [x, y, gated, in_norm, workspace, counters] = with;
+    const auto& [x, y, gated, workspace, counters] = with;
     const bool is_aligned = aligned(x, y, gated);
     cached_launch* to =
         cached_launches_.find([&](const cached_launch& k) { return k.m == m && k.aligned == is_aligned; });
@@ -48,7 +47,6 @@ template <class T> class grouped_gemm_binding {
       if (status s = set_tensors(to->bound, x, count_, one ? y + count_ : y, one ? 1 : count_); !s) return s.failure();
     }
     if (to->does == ran::nothing) return to->does;
-    set_fused_norms(to->bound, in_norm, {});
     if (status s = launch(stream, to->bound, may_use_pdl(products)); !s) return s.failure();
     return to->does;
   }
@@ -72,7 +70,7 @@ template <class T> class grouped_gemm_binding {
     if (c.groups == 0 || !kernels.quantized.has(c, has_branch)) return ran::nothing;
     quantized_gemm& calls = c.gated ? quantized_gate_ : quantized_;
     if (calls.empty()) calls = quantized_gemm(kernels.quantized, device, operands, count_);
-    quantized_tensors now{with.x[0], {}, nullptr, static_cast<float*>(with.workspace), with.counters, with.in_norm, {}};
+    quantized_tensors now{with.x[0], {}, nullptr, static_cast<float*>(with.workspace), with.counters};
     for (int i = 0; i < count_; ++i) now.y[i] = with.y[c.gated ? count_ : i];
     if (status s = calls.run(stream, c, m, now, may_use_pdl(products), exclusive); !s) return s.failure();
     return c.gated ? ran::gated : ran::products;

@@ -18,11 +18,10 @@ template <class T, quant_layout Form> struct dequantizer : stored_values<T, Form
   std::uint32_t table;  // shared address of this lane's table
 
   __device__ explicit dequantizer(std::uint32_t at) : table(at) {}
-  // `Beyond` is a compile-time offset from `table` to the table.
-  template <std::uint32_t Beyond = 0> __device__ __forceinline__ void dequantize(pairs& to, const words& from) const {
+  __device__ __forceinline__ void dequantize(pairs& to, const words& from) const {
     if constexpr (has_table) {
 #pragma unroll
-      for (int b = 0; b < 4; ++b) to[b] = ptx::load_shared_beyond<Beyond>(__byte_perm(from[0], table, 0x7604 | b << 4));
+      for (int b = 0; b < 4; ++b) to[b] = ptx::load_shared_unordered(__byte_perm(from[0], table, 0x7604 | b << 4));
     } else {
 #pragma unroll
       for (int w = 0; w < 2; ++w) stored::convert(from[w], to[2 * w], to[2 * w + 1]);

@@ -36,9 +36,7 @@ template <int Layers> struct quantized_args {
   int steps, own, splits;  // steps of 64 columns in k, per warp, and split-K factor
   int phase;               // units whose sums fit in shared memory at once
   bool gated;              // y is the elementwise product of two layers; every CTA has units of both
-  prologue_norm in_norm;   // norm before x, and after y (fused_norm.cuh)
-  epilogue_norm out_norm;
-  std::uint32_t factors_at, ready_at, ring_at, scales_at, nested_at, shrink_at, b_at, sums_at,
+  std::uint32_t ready_at, ring_at, scales_at, nested_at, shrink_at, b_at, sums_at,
       partials_at;  // in shared memory
   quantized_segment segment[Layers];
 };
@@ -58,7 +56,7 @@ using quantized_args_of = std::conditional_t<Grouped, quantized_args<max_segment
 
 // Whole: n is a multiple of 16, k is 4096 (no split-K), a warp's scales of a row are contiguous and x has no prologue.
 // Most of the code runs once in ten microseconds, so instruction fetches are visible: without unneeded code a launch
-// starts and ends sooner. Grouped: several layers, or fused norms; both cost registers.
+// starts and ends sooner. Grouped: several layers, which cost registers.
 template <class T, quant_layout Form, int NTiles, bool Branch, bool FullUnits, bool Grouped> struct weight_loader {
   using dequant = dequantizer<T, Form>;
   static constexpr bool has_scales = has_block_scales(Form) || has_short_block_scales(Form);

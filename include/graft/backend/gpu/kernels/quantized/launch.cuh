@@ -3,7 +3,6 @@
 // binds layers once and launches them per call.
 #pragma once
 #include <graft/backend/gpu/kernels/quantized/skinny_sm90.cuh>
-#include <graft/backend/gpu/kernels/quantized/skinny_two_unit.cuh>
 #include <graft/backend/gpu/kernels/skinny/shrink.cuh>
 #include <graft/backend/gpu/runtime/kernel_entry.h>
 #include <graft/backend/gpu/runtime/launch.h>
@@ -19,16 +18,12 @@ struct quantized_kernels {
   using entries = kernel_entry[2][2];  // [with branch, without][8 tokens, 16 tokens]
   struct layout_kernels {
     entries single_layer[2], grouped[2];  // [any units, whole units]
-    kernel_entry two_unit[2];             // up to 8 tokens: [with branch, without]
   };
   layout_kernels by_layout[quant_layout_count];
   kernel_entry shrink;  // U of more than 8 tokens
   void add(const quantized_kernels& more) {
     if (more.shrink.kernel != nullptr) shrink = more.shrink;
-    for (int f = 0; f < quant_layout_count; ++f) {
-      for (int plain = 0; plain < 2; ++plain)
-        if (more.by_layout[f].two_unit[plain].kernel != nullptr)
-          by_layout[f].two_unit[plain] = more.by_layout[f].two_unit[plain];
+    for (int f = 0; f < quant_layout_count; ++f)
       for (int whole = 0; whole < 2; ++whole)
         for (int plain = 0; plain < 2; ++plain)
           for (int e = 0; e < 2; ++e) {
@@ -38,13 +33,9 @@ struct quantized_kernels {
             take(by_layout[f].single_layer, more.by_layout[f].single_layer),
                 take(by_layout[f].grouped, more.by_layout[f].grouped);
           }
-    }
   }
   bool has(const quantized_choice& c, bool has_branch) const {
     return of(c, has_branch, false, true).kernel != nullptr;
-  }
-  const kernel_entry& two_unit(const quantized_choice& c, bool has_branch) const {
-    return by_layout[static_cast<int>(c.form)].two_unit[has_branch ? 0 : 1];
   }
   const kernel_entry& of(const quantized_choice& c, bool has_branch, bool whole, bool grouped) const {
     const layout_kernels& form = by_layout[static_cast<int>(c.form)];
@@ -60,10 +51,6 @@ kernel_entry quantized_entry() {
   return {reinterpret_cast<const void*>(&quantized_skinny_kernel<T, Form, NTiles, Branch, FullUnits, Grouped>),
           static_cast<unsigned>(quantized_block<T, Form, NTiles, Branch, FullUnits, Grouped>::threads),
           quant_smem_bytes};
-}
-template <class T, quant_layout Form, bool Branch> kernel_entry two_unit_entry() {
-  return {reinterpret_cast<const void*>(&quantized_two_unit_kernel<T, Form, Branch>),
-          static_cast<unsigned>(two_unit_block<T, Form, Branch>::threads), two_unit_layout::bytes};
 }
 template <class T, quantized_mask Which, int NTiles> void add_quantized_kernels(quantized_kernels& to) {
   constexpr quant_layout form = Which.layout;
@@ -81,10 +68,6 @@ template <class T, quantized_mask Which, int NTiles> void add_quantized_kernels(
     if constexpr (plain && whole) of.single_layer[1][1][e] = quantized_entry<T, form, NTiles, false, true, false>();
     if constexpr (branch || !plain_grouped) of.grouped[0][0][e] = quantized_entry<T, form, NTiles, true, false, true>();
     if constexpr (plain && plain_grouped) of.grouped[0][1][e] = quantized_entry<T, form, NTiles, false, false, true>();
-    if constexpr (has_block_scales(form) && NTiles == 1 && whole) {
-      if constexpr (branch) of.two_unit[0] = two_unit_entry<T, form, true>();
-      if constexpr (plain) of.two_unit[1] = two_unit_entry<T, form, false>();
-    }
     if constexpr (form == quant_layout::block_scales && whole) {
       if constexpr (branch) of.grouped[1][0][e] = quantized_entry<T, form, NTiles, true, true, true>();
       if constexpr (plain) of.grouped[1][1][e] = quantized_entry<T, form, NTiles, false, true, true>();
@@ -124,8 +107,6 @@ struct quantized_tensors {
   const void* residual = nullptr;
   float* shrink_out = nullptr;
   std::uint32_t* counters = nullptr;
-  prologue_norm in_norm{};  // norm before x, and after y
-  epilogue_norm out_norm{};
   bool has_shrink = false;  // shrink_out already holds U of more than 8 tokens
 };
 
@@ -151,18 +132,12 @@ class quantized_gemm {
     if (shrink_precomputed && !with.has_shrink)
       if (status s = shrink(stream, g, pdl); !s) return s;
     const int layers = count_ * c.groups;
-    const bool grouped = layers > 1 || with.in_norm.squares != nullptr || with.out_norm.gain != nullptr ||
-                         kernels_->of(c, has_branch, whole, false).kernel == nullptr;
-    const int rank = fixed_operands_[0].adapter.rank, rows = fixed_operands_[0].n;
-    const bool two_unit = !grouped && whole && fits_two_units(c, rows, rank, device_) &&
-                          kernels_->two_unit(c, has_branch).kernel != nullptr;
-    const kernel_entry& what =
-        two_unit ? kernels_->two_unit(c, has_branch) : kernels_->of(c, has_branch, whole, grouped);
+    const bool grouped = layers > 1 || kernels_->of(c, has_branch, whole, false).kernel == nullptr;
+    const kernel_entry& what = kernels_->of(c, has_branch, whole, grouped);
     if (what.kernel == nullptr) return fail("the kernel 'quantized skinny GEMM' is not compiled into this program");
     if (ready_ != what.kernel)
       if (status s = prepare(what, c.splits); !s) return s;
-    const int units = g.segment[0].units, two_unit_blocks = units < device_.sm_count ? units : device_.sm_count,
-              clusters = two_unit ? two_unit_blocks : assign_clusters(g, c.gated ? 1 : layers);
+    const int clusters = assign_clusters(g, c.gated ? 1 : layers);
     cudaLaunchAttribute attributes[3];
     unsigned count = 0;
     if (c.splits > 1) attributes[count++] = in_clusters(c.splits);
@@ -179,7 +154,7 @@ class quantized_gemm {
         attributes,
         count + (pdl || (shrink_precomputed && !with.has_shrink) ? 1U : 0U)};  // the shrink writes nothing read early
     void* arguments[] = {&g};
-    if (!grouped) one = single_layer(g, two_unit ? with.counters : nullptr), arguments[0] = &one;
+    if (!grouped) one = single_layer(g), arguments[0] = &one;
     return launch(config, what.kernel, arguments, "quantized skinny GEMM");
   }
 
@@ -215,9 +190,8 @@ class quantized_gemm {
     const auto offset = [](long long at) { return static_cast<std::uint32_t>(at); };
     g.ring_at = offset(c.at.ring), g.scales_at = offset(c.at.scales), g.shrink_at = offset(c.at.shrink_out);
     g.b_at = offset(c.at.b);
-    g.sums_at = offset(c.at.sums), g.partials_at = offset(c.at.partials), g.factors_at = offset(c.at.factors);
+    g.sums_at = offset(c.at.sums), g.partials_at = offset(c.at.partials);
     g.ready_at = offset(c.at.ready), g.nested_at = offset(c.at.nested);
-    g.in_norm = with.in_norm, g.out_norm = with.out_norm;
     long long partials = 0;
     const long long pitch = bits_of(fixed_operands_[0].computes) / 8;
     for (int s = 0; s < count_ * c.groups; ++s) {
@@ -251,8 +225,7 @@ class quantized_gemm {
     if (from.format.scales == dtype::u8) return of.scales_contiguous && from.second_shift <= 10;
     return of.scales_contiguous || (from.format.block == 32 && reinterpret_cast<std::uintptr_t>(from.scales) % 16 == 0);
   }
-  // `persistent_end` is the end of the memory that the two-unit kernel keeps between launches; null for other kernels.
-  static single_layer_args single_layer(const quantized_args<max_segments>& g, std::uint32_t* persistent_end) {
+  static single_layer_args single_layer(const quantized_args<max_segments>& g) {
     const quantized_segment& of = g.segment[0];
     single_layer_args one{};
     one.first_x = g.x, one.first_weight = of.from.qweight, one.first_scales = of.from.scales;
@@ -264,10 +237,6 @@ class quantized_gemm {
     one.ready_at = g.ready_at, one.shrink_at = g.shrink_at, one.b_at = g.b_at;
     one.sums_at = g.sums_at, one.partials_at = g.partials_at;
     one.segment[0] = of;
-    if (persistent_end != nullptr) {
-      one.segment[0].shrink_out = reinterpret_cast<float*>(persistent_end) - two_unit_persistent_bytes / 4;
-      one.segment[0].counters = reinterpret_cast<std::uint32_t*>(one.segment[0].shrink_out + 2 * shrink_set_floats);
-    }
     return one;
   }
   // Assigns clusters to the layers and returns how many are used. With more than three units per cluster, leftover

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Skinny GEMM on a quantized weight, sm_90a: up to 16 tokens per CTA, dequantized in registers (NF4, FP4, int8, FP8,
-// Q8_0, Q4_0), with low-rank branch, epilogue, gate and fused norm.
+// Q8_0, Q4_0), with low-rank branch, epilogue and gate.
 //
 //   y = epilogue(x dequantize(W)ᵀ + U Bᵀ)       x [m, k]   W [n, k]   U = x Aᵀ [m, rank]   B [n, rank]   y [m, n]
 //   gated (SwiGLU, GeGLU; two layers):          y = round(epilogue₀(…)) ⊙ round(epilogue₁(…))
@@ -25,56 +25,10 @@
 
 namespace graft::gpu {
 
-// ---- Fused RMS norm
-
-// RMS norm fused into the quantized skinny GEMMs before and after it, as in skinny/sm90_epilogue.cuh:
-//
-//   norm(h) Wᵀ = (h ⊙ gain) Wᵀ / rms(h)      h [tokens, columns]
-//
-// The GEMM that writes h also stores h ⊙ gain and sums of squares of every 16 columns; the GEMM that reads h ⊙ gain
-// multiplies its results by 1 / rms. Sums are added in the same order as in skinny/sm90_epilogue.cuh, so that
-// quantized and unquantized GEMMs on either end give the same bits.
-
-// A warp computes 1 / rms of a token and stores it in shared memory.
-__device__ __forceinline__ void find_token_factor(const prologue_norm& norm, int token, int columns, std::uint32_t to) {
-  const int lane = threadIdx.x % 32, parts = columns / 16;
-  float sum = 0;
-#pragma unroll 2
-  for (int i = lane * 4; i < parts; i += 128) {
-    const float4 v = __ldcg(reinterpret_cast<const float4*>(norm.squares + token * parts + i));
-    sum += (v.x + v.y) + (v.z + v.w);
-  }
-#pragma unroll
-  for (int other = 1; other < 32; other *= 2) sum += __shfl_xor_sync(0xffffffffU, sum, other);
-  const float share = 1 / static_cast<float>(columns);
-  if (lane == 0) ptx::store_shared(to + 4 * token, __float_as_uint(1 / sqrtf(fmaf(sum, share, *norm.eps))));
-}
-
-// Stores h ⊙ gain of output column `row`, and the sum of squares of the 16 columns that 16 adjacent lanes have.
-template <class T>
-__device__ __forceinline__ void store_normed(const epilogue_norm& norm, float stored, long long token, int row) {
-  const float v = to_float(from_float<T>(stored));
-  const float gain =
-      norm.in_float ? static_cast<const float*>(norm.gain)[row] : to_float(static_cast<const T*>(norm.gain)[row]);
-  static_cast<T*>(norm.scaled)[token + row] = from_float<T>(v * gain);
-  const unsigned us = 0xffffU << (threadIdx.x & 16U);
-  const float next = __shfl_xor_sync(us, v, 1), even = row % 2 == 0 ? v : next, odd = row % 2 == 0 ? next : v;
-  float sum = fmaf(even, even, __fmul_rn(odd, odd));
-  sum += __shfl_xor_sync(us, sum, 8);
-  sum += __shfl_xor_sync(us, sum, 2);
-  sum += __shfl_xor_sync(us, sum, 4);
-  if (row % 16 == 0) norm.squares[(token + row) / 16] = sum;
-}
-
-// ---- The kernel
-
 // Position of element e of the stored sums, 16 rows x 8 tokens in mma accumulator order per unit and 8 tokens.
 template <int NTiles> struct unit_element {
   int unit, n, inside;
-  // by_rows: 16 adjacent lanes have the 16 rows of one token.
-  __device__ explicit unit_element(int e, bool by_rows = false)
-      : unit(e / (128 * NTiles)), n(e / 128 % NTiles), inside(by_rows ? row_by_row(e % 128) : e % 128) {}
-  __device__ static int row_by_row(int e) { return e % 8 * 16 + e / 32 * 4 + e / 8 % 2 * 2 + e / 16 % 2; }
+  __device__ explicit unit_element(int e) : unit(e / (128 * NTiles)), n(e / 128 % NTiles), inside(e % 128) {}
   __device__ int sum() const { return (unit * NTiles + n) * 128 + inside; }
   __device__ int token() const { return n * 8 + inside / 4 % 4 * 2 + (inside & 1); }
   __device__ int row() const { return inside / 16 + 8 * (inside >> 1 & 1); }
@@ -238,8 +192,6 @@ template <class T, quant_layout Form, int NTiles, bool Branch, bool FullUnits, b
     ptx::named_barrier(own_barrier, consumers);  // keeps the loads of x before it
     if constexpr (loads_shrink) branch.prefetch(thread);
     if (!all_first) request_others();  // after x, so that they do not delay it
-    if (has_prologue_norm() && in.warp < in.m())
-      find_token_factor(in.g.in_norm, in.warp, in.k(), in.base + in.g.factors_at);
     const dequant numbers{in.table() + in.lane * 4};
     const auto arrive = [&](int i, int stage) {
       ptx::wait_for_copies<stages - 1>();
@@ -281,8 +233,6 @@ template <class T, quant_layout Form, int NTiles, bool Branch, bool FullUnits, b
       if constexpr (Grouped) arrive(i, stage), take_unit();
     }
   }
-  __device__ bool has_prologue_norm() const { return Grouped && in.g.in_norm.squares != nullptr; }
-  __device__ bool has_epilogue_norm() const { return Grouped && in.g.out_norm.gain != nullptr; }
   // Shared address of this lane's share of a warp's sums.
   __device__ std::uint32_t own_sum(int unit, int warp, int n) const {
     return in.sum_at((unit * partial_sums + warp) * NTiles + n, in.lane / 8) + in.lane % 8 * 16;
@@ -334,7 +284,7 @@ template <class T, quant_layout Form, int NTiles, bool Branch, bool FullUnits, b
     }
 #pragma unroll 1
     for (int e = thread; e < (in.gated() ? all / 2 : all); e += consumers) {
-      element at(e, has_epilogue_norm());
+      element at(e);
       const int token = at.token();
       if (in.gated()) at.unit *= 2;
       const int row = in.row_of(i + at.unit) + at.row();
@@ -354,8 +304,7 @@ template <class T, quant_layout Form, int NTiles, bool Branch, bool FullUnits, b
         v = number(at, i);
       else
         for (int s = 0; s < in.g.splits; ++s) v += ptx::load_dsmem(partials + at.sum() * 4, s);
-      *y = from_float<T>(v = apply_epilogue_to(in.of, v, token, row));
-      if (has_epilogue_norm()) store_normed<T>(in.g.out_norm, v, static_cast<long long>(token) * in.of.n, row);
+      *y = from_float<T>(apply_epilogue_to(in.of, v, token, row));
     }
     if (shared)
       ptx::cluster_sync();
@@ -420,7 +369,6 @@ template <class T, quant_layout Form, int NTiles, bool Branch, bool FullUnits, b
     return v;
   }
   __device__ __forceinline__ float apply_epilogue_to(const quantized_segment& of, float v, int token, int row) const {
-    if (has_prologue_norm()) v *= __uint_as_float(ptx::load_shared(in.base + in.g.factors_at + token * 4));
     return epilogue_args<T>{of.adapter.scale, of.adapter.shift, static_cast<const T*>(of.residual),
                             of.act,           in.m(),           of.n}(v, token, row);
   }

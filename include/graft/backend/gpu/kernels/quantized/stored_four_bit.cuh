@@ -12,7 +12,7 @@ requires(has_block_scales(Form) || has_short_block_scales(Form)) struct stored_v
   static constexpr int pitch = stored_shape<Form>::pitch;
   using words = std::uint32_t[1];
 
-  __device__ static std::uint32_t vec_at(int row, int vec) {  // also 2 vectors of 4 rows
+  __device__ static std::uint32_t vec_at(int row, int vec) {
     return row * pitch + ((vec ^ (row % 4 * 2 + row / 4 % 2)) << 4);
   }
   // Lane t of a quad has columns 16 t to 16 t + 15 of 64, or 8 t to 8 t + 7 of every 32.
@@ -29,8 +29,7 @@ requires(has_block_scales(Form) || has_short_block_scales(Form)) struct stored_v
     return pack<T>(values[byte >> 4], values[byte & 15]);
   }
   __device__ static int x_begins(int t) { return (has_block_scales(Form) ? 16 : 8) * t; }
-  __device__ __forceinline__ static uint4 x_of(const T* columns, int half, int t = 0) {
-    columns += x_begins(t);
+  __device__ __forceinline__ static uint4 x_of(const T* columns, int half) {
     return *reinterpret_cast<const uint4*>(columns + (has_block_scales(Form) ? 8 : 32) * half);
   }
 };

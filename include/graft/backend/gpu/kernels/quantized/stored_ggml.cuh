@@ -49,8 +49,7 @@ template <class T> struct stored_values<T, quant_layout::q4_0> : stored_ggml<qua
     return pack<T>(quant_formats::q4_0_format::value(byte & 15), quant_formats::q4_0_format::value(byte >> 4));
   }
   __device__ static int x_begins(int t) { return 4 * t; }
-  __device__ __forceinline__ static uint4 x_of(const T* columns, int half, int t = 0) {
-    columns += x_begins(t);
+  __device__ __forceinline__ static uint4 x_of(const T* columns, int half) {
     const uint2 low = *reinterpret_cast<const uint2*>(columns + 32 * half),
                 high = *reinterpret_cast<const uint2*>(columns + 32 * half + 16);
     return make_uint4(__byte_perm(low.x, high.x, 0x5410), __byte_perm(low.x, high.x, 0x7632),

@@ -31,8 +31,7 @@ template <quant_layout Form> struct stored_shape {
 // x of lane t of a quad where it has eight neighbouring columns of every 32.
 template <class T> struct eight_columns_of_x {
   __device__ static int x_begins(int t) { return 8 * t; }
-  __device__ __forceinline__ static uint4 x_of(const T* columns, int half, int t = 0) {
-    columns += x_begins(t);
+  __device__ __forceinline__ static uint4 x_of(const T* columns, int half) {
     return *reinterpret_cast<const uint4*>(columns + 32 * half);
   }
 };

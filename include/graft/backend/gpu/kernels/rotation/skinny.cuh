@@ -2,7 +2,7 @@
 // Rotations of few rows before skinny GEMMs (OFT), several in one launch: x R_i for the products that read x (Q, K and
 // V; gate and up), 16-bit x, blocks of a size that divides 32, sm_80 and later.
 //
-//   y_i = x R_i   or   y_i = (x ⊙ other) R_i      x, other, y_i [rows, columns]; x ⊙ other is gate and up before down
+//   y_i = x R_i      x, y_i [rows, columns]
 //
 // Tile         A warp computes 32 columns of 16 rows by mma.sync m16n8k16; grid (column blocks, rotations, row blocks).
 // Latency      A token step waits for this kernel: R does not depend on the previous kernel and is loaded before the
@@ -21,7 +21,6 @@ namespace graft::gpu {
 template <class Real> struct skinny_rotations {
   int count = 0;
   tensor<Real> x, out[max_segments], q[max_segments];
-  element_ptr<Real> other{};  // rotates x ⊙ other; without an address x alone
   bool transposed[max_segments] = {};
   bool early = false;  // no q was written since the last call, so R may be loaded before griddepcontrol.wait
 };
@@ -32,7 +31,7 @@ struct rotate_skinny_args {
     element_ptr<float> q;
     rotation r;
   };
-  const void *x, *other;
+  const void* x;
   int rows, columns;
   bool early;
   one rotation_args[max_segments];
@@ -72,16 +71,7 @@ __global__ void __launch_bounds__(32 * rotate_skinny_warps)
     const int row = static_cast<int>(blockIdx.z) * 16 + lane / 4 + 8 * h;
     const long long at = static_cast<long long>(row) * g.columns + first + 8 * (lane % 4);
     x[h] = make_uint4(0, 0, 0, 0);
-    if (row >= g.rows) continue;
-    x[h] = *reinterpret_cast<const uint4*>(static_cast<const T*>(g.x) + at);
-    if (g.other == nullptr) continue;
-    const uint4 y = *reinterpret_cast<const uint4*>(static_cast<const T*>(g.other) + at);
-    auto multiplied = [](std::uint32_t a, std::uint32_t b) {
-      const float2 u = unpack<T>(a), v = unpack<T>(b);
-      return pack<T>(u.x * v.x, u.y * v.y);
-    };
-    x[h] =
-        make_uint4(multiplied(x[h].x, y.x), multiplied(x[h].y, y.y), multiplied(x[h].z, y.z), multiplied(x[h].w, y.w));
+    if (row < g.rows) x[h] = *reinterpret_cast<const uint4*>(static_cast<const T*>(g.x) + at);
   }
   rotated_rows acc = {};
   rotate_rows16<T>(acc, x[0], x[1], right);
@@ -98,7 +88,7 @@ template <class On, class Real> status rotate_skinny(const On& /*on*/, const ski
 }
 template <runs_on_stream On> status rotate_skinny(const On& on, const skinny_rotations<float>& all) {
   rotate_skinny_args g{};
-  g.x = all.x.p.at, g.other = all.other.at, g.early = all.early;
+  g.x = all.x.p.at, g.early = all.early;
   g.rows = static_cast<int>(all.x.rows()), g.columns = static_cast<int>(all.x.d[3]);
   for (int k = 0; k < all.count; ++k)
     g.rotation_args[k] = {all.out[k].p.at, all.q[k].p, rotation(all.q[k], all.x.d[3], all.transposed[k])};

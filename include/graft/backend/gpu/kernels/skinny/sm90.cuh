@@ -14,7 +14,7 @@
 // Pipeline     Stages of W, A and x, filled by three producers: full when the bytes of all have arrived. The first
 //              round has no acquire, and only stages that will be refilled are released.
 // Warp roles   Warps 0 to 3: consumer, products and epilogue. One producer warp each for W, x and (Rank > 0) the
-//              adapter. Further warps: prologue (Fallback, Rank = 0), 1 / rms of a fused norm (sm90_epilogue.cuh).
+//              adapter. Further warps: prologue (Fallback, Rank = 0).
 // Phases       W and A are requested at once, x after griddepcontrol.wait. Mainloop. Expand: each block multiplies its
 //              partial U with B; by linearity no exchange of U is needed. Split-K reduction (sm90_epilogue.cuh).
 //              Epilogue and store.
@@ -43,8 +43,6 @@ struct skinny_block {
   static constexpr int blocks = shape::blocks;
   static constexpr bool scales = Fallback && Rank == 0;  // has a warpgroup for the prologue x ⊙ factor
   static constexpr int threads = shape::threads + (scales ? 128 : 0);
-  static constexpr bool norms = !Fallback && Tokens <= max_fused_norm_tokens;  // has a warp that computes 1 / rms
-  static constexpr int launched = threads + (norms ? 32 : 0);
   using accumulators = float[blocks][Tokens / 2];
   static constexpr int row_blocks = (Rows + 63) / 64, finished = shape::finished;  // tokens per block after split-K
   using sums = float[row_blocks][finished / 2];
@@ -346,10 +344,6 @@ struct skinny_block {
       });
     }
   }
-  // Shared memory of 1 / rms per token, and the gains of a norm after y for the rows of each pair
-  // (sm90_epilogue.cuh).
-  __device__ std::uint32_t token_factors() const { return base + shape::barriers + shape::barrier_bytes - 4 * Tokens; }
-  using gains = float2[row_blocks][2];
   __device__ __forceinline__ void activate_all(sums& acc) const {
     if (seg.act == activation::none) return;
 #pragma unroll
@@ -361,11 +355,6 @@ struct skinny_block {
       }
   }
   __device__ __forceinline__ void store(const sums& acc, const pairs& residual) const {
-    store(acc, residual, [](int, int, long long, std::uint32_t) {});
-  }
-  // Calls also(b, h, at, pair) for every pair as it is stored.
-  template <class Also>
-  __device__ __forceinline__ void store(const sums& acc, const pairs& residual, const Also& also) const {
     const int odd = (threadIdx.x / 4) & 1;
     T* const y = static_cast<T*>(seg.y);
     each_pair([&](int b, int j, int h, long long at) {
@@ -376,9 +365,7 @@ struct skinny_block {
         const T* const more = reinterpret_cast<const T*>(&residual[b][j][h]);
         first += to_float(more[0]), second += to_float(more[1]);
       }
-      const std::uint32_t pair = pack<T>(first, second);
-      if (at >= 0) *reinterpret_cast<std::uint32_t*>(y + at) = pair;
-      also(b, h, at, pair);
+      if (at >= 0) *reinterpret_cast<std::uint32_t*>(y + at) = pack<T>(first, second);
     });
   }
   __device__ void consume() const {
@@ -387,27 +374,22 @@ struct skinny_block {
     accumulators acc;
     pairs residual;
     if (by_pairs() && seg.residual != nullptr) load_residual(residual);
-    gains gain;
-    if (norms && g.out_norm.gain != nullptr) load_gains<T>(*this, gain);
     accumulate(acc);
     if constexpr (Rank > 0) expand(acc);
     if constexpr (shape::split_by_tokens) {
       sums mine;
       reduce_tokens(*this, acc, mine);
-      finish(mine, p, residual, gain);
+      finish(mine, p, residual);
     } else {
       if constexpr (Splits > 1) reduce_rows(*this, acc);
-      finish(reinterpret_cast<sums&>(acc), p, residual, gain);
+      finish(reinterpret_cast<sums&>(acc), p, residual);
     }
     if constexpr (Rank > 0)
       if (g.shrink_result != nullptr && row0 == 0) store_shrink();
   }
   __device__ bool by_pairs() const { return !Fallback || (!g.transposed_y && seg.n % 2 == 0); }
-  // Epilogue: 1 / rms, scale and shift, activation or gate, residual, store, and the operands of a norm after y.
-  __device__ __forceinline__ void finish(sums& acc, const row_epilogue& p, const pairs& residual,
-                                         const gains& gain) const {
-    if constexpr (norms)
-      if (g.in_norm.squares != nullptr) normalize_tokens(*this, acc);
+  // Epilogue: scale and shift, activation or gate, residual, store.
+  __device__ __forceinline__ void finish(sums& acc, const row_epilogue& p, const pairs& residual) const {
     if (p.any) {
 #pragma unroll
       for (int b = 0; b < row_blocks; ++b)
@@ -425,19 +407,9 @@ struct skinny_block {
       return tile{seg, g.m, row0}.store(base, sum_pitch(Rows), residual,
                                         [&](int local_token) { return token_at(local_token); });
     } else {
-      finish_pairs(acc, residual, gain);
+      activate_all(acc);
+      store(acc, residual);
     }
-  }
-  __device__ __forceinline__ void finish_pairs(sums& acc, const pairs& residual, const gains& gain) const {
-    activate_all(acc);
-    if constexpr (norms)
-      if (g.out_norm.gain != nullptr) {
-        squares_of_rows squares;
-        return store(acc, residual, [&](int b, int h, long long at, std::uint32_t pair) {
-          squares.store<T>(g.out_norm, gain[b][h], h, at, pair);
-        });
-      }
-    store(acc, residual);
   }
 };
 
@@ -476,7 +448,7 @@ template <class T, int Tokens, class Block> __device__ void scale_x(const Block&
 }
 
 template <class T, int Tokens, int Rows, int Splits, int Rank, bool Fallback, bool WeightNN = false>
-__global__ void __launch_bounds__(skinny_block<T, Tokens, Rows, Splits, Rank, Fallback, WeightNN>::launched)
+__global__ void __launch_bounds__(skinny_block<T, Tokens, Rows, Splits, Rank, Fallback, WeightNN>::threads)
     skinny_kernel(const __grid_constant__ skinny_maps maps, const __grid_constant__ skinny_args g) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ std::uint8_t raw[];
@@ -505,8 +477,6 @@ __global__ void __launch_bounds__(skinny_block<T, Tokens, Rows, Splits, Rank, Fa
     block.request_adapter();
   else if (block.prologue() != nullptr && threadIdx.x >= 192)
     scale_x<T, Tokens>(block);
-  else if (block.norms && threadIdx.x >= block.threads && g.in_norm.squares != nullptr)
-    find_token_factors<Tokens>(g.in_norm, g.m, g.k_steps * 64, block.token_factors());
   if constexpr (kernel::epilogue_threads > 128)
     if (threadIdx.x >= 128 && g.gated) {
       __syncwarp();

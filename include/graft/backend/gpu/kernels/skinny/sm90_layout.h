@@ -46,8 +46,7 @@ struct skinny_shape {
   static constexpr std::uint32_t b_at = stages * stage, u_at = b_at + b_bytes, receive_buffer = u_at + u_bytes;
   static constexpr std::uint32_t barrier_bytes = 512, barriers = b_at + pad, extra = barriers + barrier_bytes;
   static constexpr std::uint32_t bytes = extra + ExtraBytes + 1024;
-  // The barriers, followed by 1 / rms per token for fused norms.
-  static_assert(8 * (3 * stages + 2) + 4 * max_fused_norm_tokens <= barrier_bytes);
+  static_assert(8 * (3 * stages + 2) <= barrier_bytes);
   static_assert(units % Splits == 0 && stages >= 2 && bytes <= shared_memory_limit && receive_buffer % 128 == 0);
 };
 
@@ -62,17 +61,6 @@ struct skinny_segment {
 struct skinny_maps {
   CUtensorMap x[max_segments], w[max_segments];
 };
-// Norms fused after y and before x (sm90_epilogue.cuh).
-struct epilogue_norm {
-  const void* gain = nullptr;  // null: no norm
-  void* scaled = nullptr;      // y ⊙ gain
-  float* squares = nullptr;    // [m][n / 16]
-  bool in_float = false;       // gain is float, else of the layer's type
-};
-struct prologue_norm {
-  const float* squares = nullptr;  // [m][k / 16]; null: no norm
-  const float* eps = nullptr;
-};
 // The members that a block needs to start are in the first cache line of the parameters.
 struct skinny_args {
   int m, k_steps;
@@ -83,8 +71,6 @@ struct skinny_args {
   void* shrink_result;           // U [m, Rank] is stored here too, for wgrads; null: it is not
   bool gated;                    // tiles have rows of segments 0 and 1 and store act(gate) ⊙ act(up)
   skinny_segment segment[max_segments];
-  prologue_norm in_norm;   // norm of x
-  epilogue_norm out_norm;  // norm of the first segment's y
 };
 
 }  // namespace graft::gpu
