@@ -85,8 +85,8 @@ template <int N> __device__ __forceinline__ void cap_scores(float (&s)[N], const
 #pragma unroll
   for (int e = 0; e < N; ++e) s[e] = fmaf(-2, ptx::reciprocal_approx(1 + exp2_approx(s[e] * cap.exponent)), 1);
 }
-// 1 - tanh², the derivative of a capped score, from its probability p = 2^(cap log2(e) tanh - lse), so that tanh needs no
-// register. Zero probabilities and rows without keys (lse = +inf) give finite numbers.
+// 1 - tanh², the derivative of a capped score, from its probability p = 2^(cap log2(e) tanh - lse), so that tanh needs
+// no register. Zero probabilities and rows without keys (lse = +inf) give finite numbers.
 __device__ __forceinline__ float cap_slope(float p, float lse, const score_cap& cap) {
   const float t = (log2_approx(fmaxf(p, 1.2e-38F)) + lse) * cap.inverse;
   return fmaxf(0, fmaf(-t, t, 1));
