@@ -194,7 +194,7 @@ void check_forward(ragged_call& c, const target& on = sm_90) {
   const tensor_of qkv = c.random_qkv();
   tensor_of out(c.rows() * c.s.heads * c.s.head), again(c.rows() * c.s.heads * c.s.head);
   INFO("head ", c.s.head, ", heads ", c.s.heads, " over ", c.s.kv_heads, ", rows ", c.rows(), ", cap ", c.s.soft_cap,
-       c.s.sinks ? ", sinks" : "");
+       std::string(c.s.sinks ? ", sinks" : ""));
   for (tensor_of* to : {&out, &again})
     REQUIRE(bool(attention(on).forward(
         nullptr, c.size(false), {qkv.memory.data(), c.device_ranges(), nullptr, 0, to->memory.data(), nullptr})));
@@ -234,7 +234,7 @@ void check_cached(ragged_call& c, long long slots, gpu::attention_path how, cons
   const tensor_of qkv = c.random_qkv();
   tensor_of cache(slots * 2 * c.s.kv(), 5, 1.7F);
   INFO("head ", c.s.head, ", heads ", c.s.heads, " over ", c.s.kv_heads, ", rows ", c.rows(), ", span 0 from ",
-       c.first(0), " to ", c.end(0), ", cap ", c.s.soft_cap, c.s.sinks ? ", sinks" : "");
+       c.first(0), " to ", c.end(0), ", cap ", c.s.soft_cap, std::string(c.s.sinks ? ", sinks" : ""));
   REQUIRE(gpu::choose_attention(c.size(true), on).path == how);
   const decode_workspace workspace(c.size(true), on);
   const std::vector<bf> given = cache.stored;
@@ -309,7 +309,7 @@ void check_backward(ragged_call& c, const target& on = sm_90, long long ds_bytes
       if (c.s.sinks) want[static_cast<std::size_t>(r * width + c.s.sinks_at() + h)] = -sink * mean;
     }
   INFO("head ", d, ", heads ", c.s.heads, " over ", c.s.kv_heads, ", rows ", c.rows(), ", cap ", c.s.soft_cap,
-       c.s.sinks ? ", sinks" : "");
+       std::string(c.s.sinks ? ", sinks" : ""));
   // For small calls relative to the largest norm of dQ, dK and dV: a row with one key has a dQ that is only rounding
   // error.
   const std::vector<bf> now = grad.get();

@@ -396,6 +396,14 @@ template <class V> __device__ __forceinline__ void keep_global_pointer(V*& p) {
 __device__ __forceinline__ void wait_for_dependency() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 // The next kernel of the stream may start, up to its own griddepcontrol.wait.
 __device__ __forceinline__ void launch_dependents() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+// A 16-bit value from L2. The compiler moves __ldcg, whose asm is not volatile, out of loops and before the condition
+// that the pointer is not null.
+template <class T> __device__ __forceinline__ T load_from_l2(const T* p) {
+  static_assert(sizeof(T) == 2);
+  std::uint16_t bits;
+  asm volatile("ld.global.cg.u16 %0, [%1];" : "=h"(bits) : "l"(p) : "memory");
+  return *reinterpret_cast<const T*>(&bits);
+}
 __device__ __forceinline__ std::uint32_t load_relaxed(const std::uint32_t* p) {
   std::uint32_t v;
   asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");

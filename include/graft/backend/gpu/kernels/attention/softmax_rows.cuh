@@ -94,7 +94,7 @@ __device__ __forceinline__ float cap_slope(float p, float lse, const score_cap& 
 
 // The sink of a row and query head, times log2(e). The previous kernel may have written it.
 template <class T> __device__ __forceinline__ float load_sink(const attention_sinks& sinks, int row, int head) {
-  return log2_e * to_float(__ldcg(static_cast<const T*>(sinks.p) + row * sinks.pitch + head));
+  return log2_e * to_float(ptx::load_from_l2(static_cast<const T*>(sinks.p) + row * sinks.pitch + head));
 }
 // Adds a sink to the maximum score (in log2 units) and the sum of a row; returns what the row's O is multiplied by.
 __device__ __forceinline__ float add_sink(float& most, float& sum, float sink) {
