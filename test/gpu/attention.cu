@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The attention kernels against the formula in float: every head size, ragged sequences, windows, KV caches with
-// arbitrary slots, one row and many; gradients; and bitwise repeatable results.
+// arbitrary slots, one row and many, soft caps and sinks; gradients; and bitwise repeatable results.
 #include <doctest/doctest.h>
 #include <graft/gpu.h>
 #include <graft/model/row_batch.h>
@@ -26,7 +26,10 @@ bool no_gpu() {
 
 struct shape {
   int head, heads, kv_heads;
-  int width() const { return (heads + 2 * kv_heads) * head; }
+  float soft_cap = 0;  // 0: none
+  bool sinks = false;
+  int width() const { return sinks_at() + (sinks ? heads : 0); }
+  int sinks_at() const { return (heads + 2 * kv_heads) * head; }
   int kv() const { return kv_heads * head; }
 };
 struct sequence_rows {
@@ -103,7 +106,20 @@ struct ragged_call {
     REQUIRE(cudaMemcpy(on_device.data(), ranges.data(), ranges.size() * 8, cudaMemcpyHostToDevice) == cudaSuccess);
   }
   gpu::attention_size size(bool cached) const {
-    return {dtype::bf16, rows(), s.head, s.heads, s.kv_heads, cached, true};
+    gpu::attention_size p{dtype::bf16, rows(), s.head, s.heads, s.kv_heads, cached, true};
+    p.soft_cap = static_cast<double>(s.soft_cap), p.sinks = s.sinks;
+    return p;
+  }
+  // Queries, keys and values of the call; its sinks are up to three times as large.
+  tensor_of random_qkv() const {
+    tensor_of qkv(rows() * s.width(), 3, 1.7F);
+    for (long long r = 0; r < rows(); ++r)
+      for (int i = s.sinks_at(); i < s.width(); ++i) {
+        bf& sink = qkv.stored[static_cast<std::size_t>(r * s.width() + i)];
+        sink = __float2bfloat16(3 * __bfloat162float(sink));
+      }
+    qkv.put();
+    return qkv;
   }
 };
 
@@ -126,17 +142,30 @@ struct key_rows {
   const float* key(long long row, int at) const { return from.data() + row * pitch + k + at; }
   const float* value(long long row, int at) const { return from.data() + row * pitch + v + at; }
 };
-// The probabilities of row r and query head h over its attention range.
-numbers probabilities(const ragged_call& c, const numbers& qkv, const key_rows& keys, long long r, int h) {
+// The probabilities of row r and query head h over its attention range, the derivatives of its capped scores, and the
+// probability of its sink.
+struct softmax_row {
+  numbers p, slope;
+  float sink = 0;
+};
+softmax_row probabilities(const ragged_call& c, const numbers& qkv, const key_rows& keys, long long r, int h) {
   const int d = c.s.head, group = h / (c.s.heads / c.s.kv_heads) * d;
   const float* const q = qkv.data() + r * c.s.width() + h * d;
-  numbers p;
-  float most = -INFINITY, sum = 0;
-  for (std::int64_t k = c.first(r); k < c.end(r); ++k)
-    p.push_back(dot(q, keys.key(k, group), d) / std::sqrt(static_cast<float>(d))), most = std::max(most, p.back());
-  for (float& v : p) v = std::exp(v - most), sum += v;
-  for (float& v : p) v /= sum;
-  return p;
+  const float sink = c.s.sinks ? qkv[static_cast<std::size_t>(r * c.s.width() + c.s.sinks_at() + h)] : -INFINITY;
+  softmax_row row;
+  float most = sink;
+  for (std::int64_t k = c.first(r); k < c.end(r); ++k) {
+    const float s = dot(q, keys.key(k, group), d) / std::sqrt(static_cast<float>(d)),
+                t = c.s.soft_cap > 0 ? std::tanh(s / c.s.soft_cap) : 0;
+    row.p.push_back(c.s.soft_cap > 0 ? c.s.soft_cap * t : s), row.slope.push_back(1 - t * t);
+    most = std::max(most, row.p.back());
+  }
+  row.sink = c.s.sinks ? std::exp(sink - most) : 0;
+  float sum = row.sink;
+  for (float& v : row.p) v = std::exp(v - most), sum += v;
+  for (float& v : row.p) v /= sum;
+  if (sum > 0) row.sink /= sum;
+  return row;
 }
 numbers reference(const ragged_call& c, const numbers& qkv, const key_rows& keys) {
   const int d = c.s.head;
@@ -144,7 +173,7 @@ numbers reference(const ragged_call& c, const numbers& qkv, const key_rows& keys
   for (long long r = 0; r < c.rows(); ++r)
     for (int h = 0; h < c.s.heads; ++h) {
       std::int64_t key = c.first(r);
-      for (const float p : probabilities(c, qkv, keys, r, h))
+      for (const float p : probabilities(c, qkv, keys, r, h).p)
         add(out.data() + (r * c.s.heads + h) * d, p, keys.value(key++, h / (c.s.heads / c.s.kv_heads) * d), d);
     }
   return out;
@@ -162,9 +191,10 @@ const gpu::attention_kernels& kernels() {
 gpu::attention_launcher<bf> attention(const target& on) { return {kernels(), on}; }
 
 void check_forward(ragged_call& c, const target& on = sm_90) {
-  tensor_of qkv(c.rows() * c.s.width(), 3, 1.7F), out(c.rows() * c.s.heads * c.s.head),
-      again(c.rows() * c.s.heads * c.s.head);
-  INFO("head ", c.s.head, ", heads ", c.s.heads, " over ", c.s.kv_heads, ", rows ", c.rows());
+  const tensor_of qkv = c.random_qkv();
+  tensor_of out(c.rows() * c.s.heads * c.s.head), again(c.rows() * c.s.heads * c.s.head);
+  INFO("head ", c.s.head, ", heads ", c.s.heads, " over ", c.s.kv_heads, ", rows ", c.rows(), ", cap ", c.s.soft_cap,
+       std::string(c.s.sinks ? ", sinks" : ""));
   for (tensor_of* to : {&out, &again})
     REQUIRE(bool(attention(on).forward(
         nullptr, c.size(false), {qkv.memory.data(), c.device_ranges(), nullptr, 0, to->memory.data(), nullptr})));
@@ -201,9 +231,10 @@ gpu::attention_tensors step_over(const ragged_call& c, const tensor_of& qkv, con
 // The dispatch depends on the number of slots that a call states: short pipelines, long ones, split-KV in equal chunks.
 constexpr long long many_slots = 1LL << 40;
 void check_cached(ragged_call& c, long long slots, gpu::attention_path how, const target& on = sm_90) {
-  tensor_of qkv(c.rows() * c.s.width(), 3, 1.7F), cache(slots * 2 * c.s.kv(), 5, 1.7F);
+  const tensor_of qkv = c.random_qkv();
+  tensor_of cache(slots * 2 * c.s.kv(), 5, 1.7F);
   INFO("head ", c.s.head, ", heads ", c.s.heads, " over ", c.s.kv_heads, ", rows ", c.rows(), ", span 0 from ",
-       c.first(0), " to ", c.end(0));
+       c.first(0), " to ", c.end(0), ", cap ", c.s.soft_cap, std::string(c.s.sinks ? ", sinks" : ""));
   REQUIRE(gpu::choose_attention(c.size(true), on).path == how);
   const decode_workspace workspace(c.size(true), on);
   const std::vector<bf> given = cache.stored;
@@ -234,8 +265,9 @@ void check_cached(ragged_call& c, long long slots, gpu::attention_path how, cons
 void check_backward(ragged_call& c, const target& on = sm_90, long long ds_bytes = 2LL << 30) {
   const int d = c.s.head;
   const long long width = c.s.width(), keys_at = c.s.heads * d, values_at = keys_at + c.s.kv();
-  tensor_of qkv(c.rows() * width, 3, 1.7F), dout(c.rows() * c.s.heads * d, 4, 1), grad(c.rows() * width),
-      again(c.rows() * width), from_saved(c.rows() * width), out(c.rows() * c.s.heads * d);
+  const tensor_of qkv = c.random_qkv();
+  tensor_of dout(c.rows() * c.s.heads * d, 4, 1), grad(c.rows() * width), again(c.rows() * width),
+      from_saved(c.rows() * width), out(c.rows() * c.s.heads * d);
   gpu::attention_size size = c.size(false);
   size.ds_bytes = ds_bytes;
   gpu::buffer workspace;
@@ -257,7 +289,7 @@ void check_backward(ragged_call& c, const target& on = sm_90, long long ds_bytes
   numbers want(in.size());
   for (long long r = 0; r < c.rows(); ++r)
     for (int h = 0; h < c.s.heads; ++h) {
-      const numbers p = probabilities(c, in, keys, r, h);
+      const auto [p, slope, sink] = probabilities(c, in, keys, r, h);
       const int group = h / (c.s.heads / c.s.kv_heads) * d;
       const long long q = r * width + h * d;
       const float* const dy = up.data() + (r * c.s.heads + h) * d;
@@ -270,24 +302,26 @@ void check_backward(ragged_call& c, const target& on = sm_90, long long ds_bytes
       }
       for (std::size_t i = 0; i < p.size(); ++i) {
         const long long key = c.first(r) + static_cast<long long>(i);
-        const float ds = p[i] * (dp[i] - mean) / std::sqrt(static_cast<float>(d));
+        const float ds = p[i] * (dp[i] - mean) * slope[i] / std::sqrt(static_cast<float>(d));
         add(want.data() + q, ds, keys.key(key, group), d);
         add(want.data() + key * width + keys_at + group, ds, in.data() + q, d);
       }
+      if (c.s.sinks) want[static_cast<std::size_t>(r * width + c.s.sinks_at() + h)] = -sink * mean;
     }
-  INFO("head ", d, ", heads ", c.s.heads, " over ", c.s.kv_heads, ", rows ", c.rows());
+  INFO("head ", d, ", heads ", c.s.heads, " over ", c.s.kv_heads, ", rows ", c.rows(), ", cap ", c.s.soft_cap,
+       std::string(c.s.sinks ? ", sinks" : ""));
   // For small calls relative to the largest norm of dQ, dK and dV: a row with one key has a dQ that is only rounding
   // error.
   const std::vector<bf> now = grad.get();
-  double errors[3] = {}, norms[3] = {};
+  double errors[4] = {}, norms[4] = {};  // of dQ, dK, dV and the sinks
   for (long long r = 0; r < c.rows(); ++r)
     for (long long i = 0; i < width; ++i) {
-      const int which = i < keys_at ? 0 : i < values_at ? 1 : 2;
+      const int which = i < keys_at ? 0 : i < values_at ? 1 : i < c.s.sinks_at() ? 2 : 3;
       const auto at = static_cast<std::size_t>(r * width + i);
       const double v = want[at], e = __bfloat162float(now[at]) - v;
       errors[which] += e * e, norms[which] += v * v;
     }
-  for (int which = 0; which < 3; ++which) {
+  for (int which = 0; which < (c.s.sinks ? 4 : 3); ++which) {
     const double norm = c.rows() < 64 ? std::max({norms[0], norms[1], norms[2]}) : norms[which];
     CHECK(std::sqrt(errors[which] / norm) < 6e-3);
   }
@@ -533,8 +567,98 @@ TEST_CASE("gpu attention by mma.sync: many rows and few over a cache") {
       }
     }
 }
+// Shapes of every head size with a soft cap, with sinks, and with both. Rows with sinks are whole 16-byte vectors where
+// there is a multiple of eight query heads.
+std::vector<shape> with_options(const std::vector<shape>& shapes) {
+  std::vector<shape> all;
+  for (shape s : shapes)
+    for (const auto& [cap, sinks] : {std::pair{1.5F, false}, {0.0F, true}, {1.5F, true}})
+      s.soft_cap = cap, s.sinks = sinks, all.push_back(s);
+  return all;
+}
+const std::vector<std::vector<sequence_rows>> ragged_with_options{
+    {{1}}, {{129}}, {{5}, {64}, {65}}, {{130}, {1}, {259}}};
+TEST_CASE("gpu attention with a soft cap and sinks: prompts and gradients, every size of a head") {
+  if (no_gpu()) return;
+  for (const target& on : {sm_90, sm_80})
+    for (const shape& s : with_options({{64, 8, 1}, {80, 8, 2}, {96, 8, 8}, {128, 8, 2}, {256, 8, 4}}))
+      for (const auto& runs : ragged_with_options)
+        for (const int window : {0, 70}) {
+          ragged_call c(s, runs, window, false);
+          check_forward(c, on), check_backward(c, on);
+        }
+}
+TEST_CASE("gpu attention with a soft cap: scores far above it") {
+  if (no_gpu()) return;
+  for (const target& on : {sm_90, sm_80})
+    for (const shape& s : {shape{128, 4, 2, 0.2F}, {128, 3, 1, 30}, {256, 2, 1, 50}}) {
+      ragged_call c(s, {{200}, {70}}, 0, false);
+      check_forward(c, on), check_backward(c, on);
+    }
+}
+TEST_CASE("gpu attention with a soft cap and sinks: dS in slabs of heads and of keys") {
+  if (no_gpu()) return;
+  for (const shape& s : with_options({{128, 8, 4}, {64, 8, 8}}))
+    for (const long long tiles : {1, 2}) {
+      ragged_call c(s, {{130}, {1}, {259}}, 70, false);
+      check_backward(c, sm_90, tiles * (s.heads / s.kv_heads) * ((c.rows() + 127) / 128) * 2 * gpu::ds_tile_bytes);
+    }
+}
+TEST_CASE("gpu attention with a soft cap and sinks: rows with an empty range are zeros") {
+  if (no_gpu()) return;
+  for (const target& on : {sm_90, sm_80})
+    for (const shape& s : with_options({{128, 8, 1}, {256, 8, 8}})) {
+      ragged_call c(s, {{200}}, 0, false), step(s, {{1, 700, 0}, {1, 5, 800}, {1, 64, 900}}, 0, true);
+      for (const long long r : {0, 5, 64, 150, 199}) c.ranges[static_cast<std::size_t>(c.rows() + r)] = c.first(r);
+      step.ranges[static_cast<std::size_t>(step.rows() + 1)] = step.first(1);
+      c.put(), step.put();
+      check_forward(c, on), check_backward(c, on);
+      check_cached(step, 1000, gpu::attention_path::decode, on);
+    }
+}
+TEST_CASE("gpu attention with a soft cap and sinks: many rows and few over a cache") {
+  if (no_gpu()) return;
+  for (const target& on : {sm_90, sm_80})
+    for (const shape& s : with_options({{64, 8, 1}, {80, 8, 8}, {96, 8, 2}, {128, 8, 2}, {256, 8, 1}}))
+      for (const int window : {0, 100}) {
+        ragged_call many(s, {{90, 33, 0}, {3, 500, 700}, {128, 0, 200}}, window, true),
+            several(s, {{5, 60, 3}, {1, 0, 200}, {7, 121, 300}}, window, true);
+        check_cached(many, 1300, gpu::attention_path::prefill, on);
+        check_cached(several, 500, gpu::attention_path::decode, on);
+        for (const long long position : {0, 1, 64, 1299}) {
+          ragged_call c(s, {{1, position, 0}}, window, true);
+          check_cached(c, 1300, gpu::attention_path::decode, on);
+        }
+        for (const int rows : {2, 16}) {
+          std::vector<sequence_rows> runs;
+          for (int r = 0; r < rows; ++r) runs.push_back({1, (r * 37) % 40, 40LL * r});
+          ragged_call c(s, runs, window, true);
+          check_cached(c, 40LL * rows, gpu::attention_path::decode, on);
+        }
+      }
+}
+TEST_CASE("gpu attention with a soft cap and sinks: long caches, many chunks, and more thread blocks than fit") {
+  if (no_gpu()) return;
+  for (const shape& s : with_options({{64, 8, 4}, {80, 8, 4}, {96, 8, 4}, {128, 8, 4}, {256, 8, 4}})) {
+    ragged_call two(s, {{1, 4095, 0}, {1, 3000, 4096}}, 0, true);
+    check_cached(two, 7100, gpu::attention_path::decode);
+    if (s.head > gpu::max_split_kv_head) continue;
+    std::vector<sequence_rows> runs;
+    for (int r = 0; r < 64; ++r) runs.push_back({1, (r * 37) % 300, 300LL * r});
+    ragged_call many({s.head, 16, 8, s.soft_cap, s.sinks}, runs, 0, true);
+    REQUIRE(gpu::choose_attention(many.size(true), sm_90).small);
+    check_cached(many, 300LL * 64, gpu::attention_path::decode);
+  }
+}
 // Small cases of every kind, for compute-sanitizer.
-const std::vector<shape> small_shapes{{64, 2, 1}, {80, 2, 1}, {96, 3, 1}, {128, 4, 2}, {256, 2, 1}};
+const std::vector<shape> small_shapes{{64, 2, 1},
+                                      {80, 2, 1},
+                                      {96, 3, 1},
+                                      {128, 4, 2},
+                                      {256, 2, 1},
+                                      {64, 8, 2, 1.5F, true},
+                                      {128, 8, 4, 1.5F, true},
+                                      {256, 8, 4, 1.5F, true}};
 void check_small(const target& on) {
   for (const shape s : small_shapes) {
     ragged_call c(s, {{5}, {64}, {70}}, 40, false), step(s, {{1, 0, 0}, {1, 99, 100}, {3, 63, 200}}, 0, true),

@@ -27,10 +27,17 @@ bool no_gpu() {
 }
 
 struct tuned : adapted<llama, target_modules<"*_proj", lora<8>>> {};
+struct llama_with_sinks : llama {
+  static constexpr ex run(block_scope m, ex h) {
+    const ex sinks = m.at("self_attn").leaf(op::base, "sinks", 1, 1, 1, m.size("heads"), 1);
+    h = h + self_attention(m, m.rms_norm("input_layernorm", h), {.sinks = sinks});
+    return h + gated_layer(m.in("mlp"), m.rms_norm("post_attention_layernorm", h), m.size("intermediate"));
+  }
+};
 
-long long inner = 512, hidden = 256, rank = 8;
+long long inner = 512, hidden = 256, rank = 8, heads = 4;
 long long size_named(const char* name, int head, long long rows) {
-  const std::pair<const char*, long long> all[] = {{"hidden", hidden},   {"intermediate", inner}, {"heads", 4},
+  const std::pair<const char*, long long> all[] = {{"hidden", hidden},   {"intermediate", inner}, {"heads", heads},
                                                    {"kv_heads", 2},      {"head_dim", head},      {"context", 512},
                                                    {"cache_slots", 600}, {"tokens", rows}};
   for (const auto& [known, value] : all)
@@ -275,6 +282,26 @@ TEST_CASE("gpu block: gradients") {
   const block_value v = value_of<tuned>();
   const builder backward = capture_backward(v.formula, v.options);
   for (const int head : {64, 72}) check(backward, head, batch({{70}, {1}, {33}}, 0, false), 4e-2);
+}
+TEST_CASE("gpu block: soft caps and sinks in the attention kernels, forward, over a KV cache and gradients") {
+  if (no_gpu()) return;
+  heads = 8;
+  block_value v = value_of<tuned>();
+  for (const block_formula& formula : {block_of<llama>(), block_of<llama_with_sinks>()})
+    for (const double cap : {0.0, 1.5}) {
+      v.options.attention_soft_cap = cap, v.options.cached = false;
+      const builder plain = capture_forward(formula, v.options), backward = capture_backward(formula, v.options);
+      v.options.cached = true;
+      const builder cached = capture_forward(formula, v.options);
+      for (const int head : {64, 96, 128, 256}) {
+        INFO("cap ", cap);
+        check(plain, head, batch({{70}, {1}, {33}}, 0, false), 2e-2);
+        check(cached, head, batch({{90, 10, 0}, {5, 0, 300}}, 0, true), 2e-2);
+        check(cached, head, batch({{1, 100, 0}, {1, 0, 200}, {1, 299, 300}}, 40, true), 2e-2);
+        check(backward, head, batch({{70}, {1}, {33}}, 0, false), 4e-2);
+      }
+    }
+  heads = 4;
 }
 TEST_CASE("gpu block: dropout in the branches of all projections, forward and backward") {
   if (no_gpu()) return;

@@ -226,11 +226,11 @@ TEST_CASE_TEMPLATE("gpu models: runs are bitwise repeatable, forward and in trai
 }
 
 // A small Llama whose head size the attention kernels support.
-causal_lm<narrow_type> wide_heads(const char* adapter) {
+causal_lm<narrow_type> wide_heads(const char* adapter, double soft_cap = 0) {
   model_config c;
   c.vocabulary = 96, c.hidden_size = c.embedding_width = 256, c.intermediate_size = 512, c.layers = 2;
   c.heads = 4, c.kv_heads = 2, c.head_dim = 64, c.positions = 256, c.window.assign(2, 0);
-  c.norm_eps = 1e-5, c.attention_scale = 1.0 / 8;
+  c.norm_eps = 1e-5, c.attention_scale = 1.0 / 8, c.attention_soft_cap = soft_cap;
   model_weights w;
   auto memory = std::make_shared<std::deque<std::vector<float>>>();
   std::mt19937 engine(5);
@@ -291,9 +291,10 @@ TEST_CASE("gpu models: gradients from saved tensors equal those of recomputed bl
   for (std::size_t i = 0; i < first.size(); ++i) first[i] = static_cast<std::int64_t>(i * 37 % 96);
   for (std::size_t i = 0; i < second.size(); ++i) second[i] = static_cast<std::int64_t>(i * 29 % 96);
   const std::vector<labeled_sequence> batch{{first}, {second}};
-  for (const char* adapter : {"lora", "dora", "oft", "dropped"}) {
-    INFO(std::string(adapter));
-    auto model = wide_heads(adapter);
+  for (const auto& [adapter, soft_cap] :
+       {std::pair{"lora", 0.0}, {"lora", 0.5}, {"dora", 0.0}, {"oft", 0.0}, {"dropped", 0.0}}) {
+    INFO(std::string(adapter), ", soft cap ", soft_cap);
+    auto model = wide_heads(adapter, soft_cap);
     std::vector<float> found[2];
     long long kept[2] = {};
     // After a step precomputed values change, and both passes must see it. The second run begins with the parameters

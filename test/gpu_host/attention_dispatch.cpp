@@ -152,6 +152,45 @@ TEST_CASE("attention dispatch: dS has slabs of as few heads as fill the SMs, and
     CHECK((s.columns >= 1 && s.columns <= 8 && s.tiles == (rows + 127) / 128));
   }
 }
+TEST_CASE("attention dispatch: soft caps and sinks have kernels, in rows of whole 16-byte vectors") {
+  for (const target& t : {sm_90, gpu::device_target("", 80, 108, 54)})
+    for (const int head : gpu::attention_heads) {
+      gpu::attention_size prompt{dtype::bf16, 1000, head, 64, 8}, step{dtype::bf16, 4, head, 64, 8, true};
+      const auto plain_prompt = gpu::choose_attention(prompt, t), plain_step = gpu::choose_attention(step, t),
+                 plain_grad = gpu::choose_attention_grad(prompt, t);
+      CHECK(plain_prompt.path == gpu::attention_path::prefill);
+      CHECK(plain_step.path == gpu::attention_path::decode);
+      CHECK(plain_grad.path == gpu::attention_path::prefill);
+      for (gpu::attention_size* p : {&prompt, &step}) p->soft_cap = 50, p->sinks = true;
+      CHECK(gpu::choose_attention(prompt, t) == plain_prompt);
+      CHECK(gpu::choose_attention(step, t) == plain_step);
+      CHECK(gpu::choose_attention_grad(prompt, t) == plain_grad);
+      CHECK(prompt.row_elements() == 80 * head + 64);
+      for (gpu::attention_size* p : {&prompt, &step}) p->heads = 12, p->kv_heads = 4;
+      CHECK(gpu::choose_attention(prompt, t).path == gpu::attention_path::node);
+      CHECK(gpu::choose_attention(step, t).path == gpu::attention_path::node);
+      prompt.sinks = false;
+      CHECK(gpu::choose_attention(prompt, t).path == gpu::attention_path::prefill);
+    }
+}
+TEST_CASE("attention dispatch: the options of an attention node reach the kernels") {
+  for (const bool sinks : {false, true})
+    for (const double cap : {0.0, 50.0}) {
+      builder g;
+      const id qkv = g.leaf(op::input, "x", 0, 2, {1}, {1}, {256}, {80 * 64 + (sinks ? 64 : 0)});
+      const id span = g.leaf(op::ids, "attention_range", 0, 2, {1}, {1}, {3}, {256});
+      const id up = g.leaf(op::input, "dy", 0, 2, {1}, {1}, {256}, {64 * 64});
+      const id out = make_node::attention(g, qkv, span, none_id, {64 * 64}, {64}, 0, {cap, sinks});
+      const id grad = make_node::attention_grad(g, qkv, span, up, out);
+      g.add_output(out, "y"), g.add_output(grad, "dx");
+      const graph made(g);
+      for (const id i : {out, grad}) {
+        const gpu::attention_size p = gpu::attention_size_of(made, i, {}, dtype::bf16);
+        CHECK((p.heads == 64 && p.kv_heads == 8 && p.soft_cap == cap && p.sinks == sinks));
+        CHECK(gpu::choice_of(made, i, p, sm_90).path == gpu::attention_path::prefill);
+      }
+    }
+}
 TEST_CASE("attention dispatch: with dropout of probabilities attention runs as a single node") {
   for (const int span_rows : {3, 5}) {
     builder g;

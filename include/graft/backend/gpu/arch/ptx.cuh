@@ -367,6 +367,16 @@ __device__ __forceinline__ float exp2_approx(float x) {
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
+__device__ __forceinline__ float log2_approx(float x) {
+  float y;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+__device__ __forceinline__ float reciprocal_approx(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
 
 // ---- programmatic dependent launch, and flags between thread blocks of one kernel -----------------------------------
 // Forces the compiler to have the value in a register here, instead of recomputing it at every use.
@@ -386,6 +396,14 @@ template <class V> __device__ __forceinline__ void keep_global_pointer(V*& p) {
 __device__ __forceinline__ void wait_for_dependency() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 // The next kernel of the stream may start, up to its own griddepcontrol.wait.
 __device__ __forceinline__ void launch_dependents() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+// A 16-bit value from L2. The compiler moves __ldcg, whose asm is not volatile, out of loops and before the condition
+// that the pointer is not null.
+template <class T> __device__ __forceinline__ T load_from_l2(const T* p) {
+  static_assert(sizeof(T) == 2);
+  std::uint16_t bits;
+  asm volatile("ld.global.cg.u16 %0, [%1];" : "=h"(bits) : "l"(p) : "memory");
+  return *reinterpret_cast<const T*>(&bits);
+}
 __device__ __forceinline__ std::uint32_t load_acquire(const std::uint32_t* p) {
   std::uint32_t v;
   asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");

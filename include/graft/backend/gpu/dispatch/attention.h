@@ -23,6 +23,14 @@ struct attention_size {
   bool aligned = true;                    // all tensors begin at multiples of 16 bytes
   long long slots = 0;                    // slots of the KV cache
   long long ds_bytes = 2LL << 30;         // largest size of dS
+  double soft_cap = 0;                    // of scores (attention_options); 0: none
+  bool sinks = false;                     // a row of q, k and v ends with a sink for each query head
+
+  constexpr bool is_capped() const { return soft_cap > 0; }
+  // Elements of a row of q, k and v.
+  constexpr long long row_elements() const {
+    return static_cast<long long>(heads + 2 * kv_heads) * head + (sinks ? heads : 0);
+  }
 };
 struct attention_choice {
   attention_path path = attention_path::node;
@@ -47,6 +55,9 @@ constexpr int head_index(int head) {
 inline constexpr long long decode_rows = 64;
 inline constexpr int decode_group_size = 8;
 inline constexpr long long short_split_keys = 128, long_split_keys = 512, short_row_keys = 256;
+
+// Tensor maps and vector loads need rows of whole 16-byte vectors, which sinks may break up.
+constexpr bool has_whole_vectors(const attention_size& p) { return p.aligned && p.row_elements() % 8 == 0; }
 
 // Attention by mma.sync. Decode splits the keys until two thread blocks per multiprocessor have work; a second launch
 // combines the splits. Before both, a launch writes the new keys and values to the cache.
@@ -109,7 +120,8 @@ constexpr attention_choice choose_split_kv(const attention_size& p, const target
 
 constexpr attention_choice choose_attention(const attention_size& p, const target& device) {
   attention_choice c;
-  if (p.type != dtype::bf16 || !p.aligned || device.capability < 80 || head_index(p.head) < 0 || p.rows == 0) return c;
+  if (p.type != dtype::bf16 || device.capability < 80 || head_index(p.head) < 0 || p.rows == 0) return c;
+  if (!has_whole_vectors(p)) return c;
   if (!is_hopper(device)) return choose_mma_attention(p, device);
   if (p.cached && p.rows <= decode_rows && p.heads / p.kv_heads <= decode_group_size) {
     const bool is_long = p.slots / p.rows >= splits_filling_device(p, device) * min_split_kv_keys;
@@ -185,16 +197,16 @@ constexpr attention_size attention_size_of(const graph& g, id i, const size_valu
   const long long head = g.sizes.value(v.k[0], s), queries = g.sizes.value(out.d[3], s),
                   all = g.sizes.value(g[v.a].d[3], s);
   p.rows = g.sizes.value(g[v.a].d[2], s);
+  const attention_options with = attention_options_of(v);
   p.head = static_cast<int>(head), p.heads = static_cast<int>(queries / head);
-  p.kv_heads = static_cast<int>((all - queries) / 2 / head);
+  p.kv_heads = static_cast<int>((all - queries - (with.sinks ? p.heads : 0)) / 2 / head);
+  p.soft_cap = with.soft_cap, p.sinks = with.sinks;
   if (p.cached) p.slots = g.sizes.value(g[v.c].d[2], s);
   return p;
 }
-// Attention with dropout, whose range operand has five rows, with a soft cap or with sinks is always evaluated as a
-// node, by the reference kernels.
+// Attention with dropout, whose range operand has five rows, is always evaluated as a node, by the reference kernels.
 constexpr attention_choice choice_of(const graph& g, id i, const attention_size& p, const target& device) {
-  const attention_options with = attention_options_of(g[i]);
-  if (g[g[i].b].d[2] == dim{5} || with.soft_cap > 0 || with.sinks) return {};
+  if (g[g[i].b].d[2] == dim{5}) return {};
   return g[i].what == op::attention_grad ? choose_attention_grad(p, device) : choose_attention(p, device);
 }
 

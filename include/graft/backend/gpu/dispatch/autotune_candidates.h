@@ -143,7 +143,8 @@ inline std::string name_of(const gemm_problem& p) {
 }
 inline std::string name_of(const attention_size& p) {
   return std::string(graft::name_of(p.type)) + " " + std::to_string(p.heads) + "/" + std::to_string(p.kv_heads) +
-         " of " + std::to_string(p.head) + ", " + std::to_string(p.rows) + " rows";
+         " of " + std::to_string(p.head) + ", " + std::to_string(p.rows) + " rows" +
+         (p.is_capped() ? ", soft cap" : "") + (p.sinks ? ", sinks" : "");
 }
 
 }  // namespace graft::gpu

@@ -3,7 +3,8 @@
 //
 //   P = exp(Q Kᵀ / √d - lse)   dP = dO Vᵀ   dS = P ⊙ (dP - D)   dV = Pᵀ dO   dK = dSᵀ Q / √d
 //   Q, dO [rows, heads, d], K, V [rows, kv_heads, d], d <= 128; lse and D = delta = <dO, O> from row_statistics.cuh
-//   dK and dV sum over all rows that attend to a key and all query heads that share it.
+//   dK and dV sum over all rows that attend to a key and all query heads that share it. With a soft cap (Capped) dS is
+//   multiplied by its slope (softmax_rows.cuh). Sinks are in lse.
 //
 // Four products here and one in backward_dq.cuh; a second half that recomputed S and dP would need seven in all.
 //
@@ -34,9 +35,10 @@ struct key_grad_args {
   float scale;
   row_statistics statistics;
   ds_slab slab;
+  score_cap cap;
 };
 
-template <class T, int Head> struct key_grad_block {
+template <class T, int Head, bool Capped> struct key_grad_block {
   using shape = key_grad_shape<Head>;
   static constexpr int keys = shape::keys;
 
@@ -159,7 +161,7 @@ template <class T, int Head> struct key_grad_block {
     const bool leader = thread == 0;
     const int new_key = group * 64 + warp * 16 + lane / 4, own_column = lane % 4 * 2;
     const int own_score = (group * 4 + warp) * 128 + lane;
-    const float c = g.scale * log2_e;
+    const float c = score_unit<Capped>(g.scale, g.cap) * log2_e;
     constexpr std::uint32_t next_rows = 64 * shape::pitch;
     int tile, column;
     wgmma_pipeline_state at;
@@ -191,6 +193,7 @@ template <class T, int Head> struct key_grad_block {
         if (at.in_flight >= 0) ring().consumer_release(at.in_flight, done);
         mma_along_head<T, Head, 64>(dp, v, next_rows, d_out, next_rows);  // dPᵀ
         wgmma_wait<1>(), pin(s);
+        if constexpr (Capped) cap_scores(s, g.cap);
         if ((info & 1) == 0) mask(s, tile * keys + new_key, info / 8 * 64 + own_column);
 #pragma unroll
         for (int j = 0; j < 8; ++j) {
@@ -204,8 +207,13 @@ template <class T, int Head> struct key_grad_block {
 #pragma unroll
         for (int j = 0; j < 8; ++j) {
           const float2 d = ptx::load_shared_float2(numbers + 256 + j * 32);
+          const float2 lse = Capped ? ptx::load_shared_float2(numbers + j * 32) : make_float2(0, 0);
 #pragma unroll
-          for (int e = 0; e < 4; ++e) s[4 * j + e] *= dp[4 * j + e] - (e % 2 == 0 ? d.x : d.y);
+          for (int e = 0; e < 4; ++e) {
+            const float probability = s[4 * j + e];
+            s[4 * j + e] *= dp[4 * j + e] - (e % 2 == 0 ? d.x : d.y);
+            if constexpr (Capped) s[4 * j + e] *= cap_slope(probability, e % 2 == 0 ? lse.x : lse.y, g.cap);
+          }
         }
         pack_rows<T>(ds, s);
         store_ds(ds, stage_info[4 + 2 * at.stage], own_score);
@@ -248,7 +256,7 @@ template <class T, int Head> struct key_grad_block {
   }
 };
 
-template <class T, int Head>
+template <class T, int Head, bool Capped = false>
 __global__ void __launch_bounds__(384, 1)
     key_grad_kernel(const __grid_constant__ key_grad_maps maps, const __grid_constant__ key_grad_args g) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -260,7 +268,7 @@ __global__ void __launch_bounds__(384, 1)
   const sorted_tiles scheduler{g.slab.tiles, g.slab.columns, static_cast<int>(gridDim.x) / 2,
                                static_cast<int>(blockIdx.x) / 2,
                                reinterpret_cast<std::uint16_t*>(memory + shape::order)};
-  const key_grad_block<T, Head> block{
+  const key_grad_block<T, Head, Capped> block{
       maps,  g, base, reinterpret_cast<int*>(memory + shape::stage_info), scheduler, static_cast<int>(blockIdx.x) % 2,
       blocks};
   if (scheduler.sorted()) {

@@ -4,6 +4,8 @@
 //   P = exp(Q Kᵀ / √d - lse)   dP = dO Vᵀ   dS = P ⊙ (dP - D)   dQ = dS K / √d   dK = dSᵀ Q / √d   dV = Pᵀ dO
 //   Q, dO, O [rows, heads, d], K, V [rows, kv_heads, d]; D = delta = <dO, O> per row and head
 //
+//   With a soft cap (Capped) dS is multiplied by its slope (softmax_rows.cuh). Sinks are in lse.
+//
 // First kernel   grid (blocks of 64 rows, heads): dQ of 64 rows of one head, over its key blocks. It also stores the
 //                row statistics (row_statistics.cuh) for the second kernel.
 // Second kernel  grid (blocks of 64 keys, KV heads, 2): dK (z = 0) or dV (z = 1) of 64 keys, over the rows of all heads
@@ -24,9 +26,12 @@ template <class T> struct mma_grad_args {
   row_statistics statistics;
   T *dq, *dk, *dv;
   long long pitch;  // elements between rows of the gradients
+  score_cap cap;
+  attention_sinks sinks;
+  void* d_sinks;  // gradient of the sinks, with their pitch
 };
 
-template <class T, int Head>
+template <class T, int Head, bool Capped = false>
 __global__ void __launch_bounds__(128) mma_query_grad_kernel(const __grid_constant__ mma_grad_args<T> g) {
 #if __CUDA_ARCH__ >= 800
   using shape = mma_attention_shape<Head>;
@@ -61,9 +66,13 @@ __global__ void __launch_bounds__(128) mma_query_grad_kernel(const __grid_consta
     mean[h] += __shfl_xor_sync(~0U, mean[h], 1), mean[h] += __shfl_xor_sync(~0U, mean[h], 2);
     float* const note =
         g.statistics.numbers + (static_cast<long long>(head) * gridDim.x + at) * 2 * shape::rows + own + 8 * h;
-    if (lane % 4 == 0) note[0] = -shift[h], note[shape::rows] = mean[h];
+    if (lane % 4 == 0) {
+      note[0] = -shift[h], note[shape::rows] = mean[h];
+      if (g.sinks.p != nullptr && r < g.ranges.rows)
+        store_sink_grad<T>(g.sinks, g.d_sinks, r, head, -shift[h], mean[h]);
+    }
   }
-  const float c = g.scale * log2_e;
+  const float c = score_unit<Capped>(g.scale, g.cap) * log2_e;
   float s[keys / 2], dp[keys / 2], dq[Head / 2] = {};
   std::uint32_t ds[keys / 16][4];
 #pragma unroll 1
@@ -74,11 +83,16 @@ __global__ void __launch_bounds__(128) mma_query_grad_kernel(const __grid_consta
     wait_for_copies();
     multiply_nt<T, Head, keys>(s, q + warp * 16 * shape::pitch, k);
     multiply_nt<T, Head, keys>(dp, d_out + warp * 16 * shape::pitch, v);
+    if constexpr (Capped) {
+      cap_scores(s, g.cap);
+#pragma unroll
+      for (int e = 0; e < keys / 2; ++e) dp[e] = (dp[e] - mean[e / 2 % 2]) * fmaf(-s[e], s[e], 1);
+    }
     if (!attended.template whole<keys>(block)) mine.mask(s, block * keys + lane % 4 * 2);
 #pragma unroll
     for (int e = 0; e < keys / 2; ++e) {
       const int h = e / 2 % 2;
-      s[e] = exp2_approx(fmaf(s[e], c, shift[h])) * (dp[e] - mean[h]);
+      s[e] = exp2_approx(fmaf(s[e], c, shift[h])) * (Capped ? dp[e] : dp[e] - mean[h]);
     }
     pack_rows<T>(ds, s);
     multiply_trans_b<T, Head>(dq, ds, k);
@@ -90,7 +104,7 @@ __global__ void __launch_bounds__(128) mma_query_grad_kernel(const __grid_consta
 }
 
 // blockIdx.z: 0 for dK, 1 for dV. Keys are the rows of the products Sᵀ and dPᵀ, query rows their columns.
-template <class T, int Head>
+template <class T, int Head, bool Capped = false>
 __global__ void __launch_bounds__(128) mma_key_grad_kernel(const __grid_constant__ mma_grad_args<T> g) {
 #if __CUDA_ARCH__ >= 800
   using shape = mma_attention_shape<Head>;
@@ -104,7 +118,7 @@ __global__ void __launch_bounds__(128) mma_key_grad_kernel(const __grid_constant
   copy_rows<T, Head, keys>(k, g.k, shared_head, key0);
   if (!of_values) copy_rows<T, Head, keys>(v, g.v, shared_head, key0);
   ptx::commit_copies();
-  const float c = g.scale * log2_e;
+  const float c = score_unit<Capped>(g.scale, g.cap) * log2_e;
   float s[rows / 2], dp[rows / 2], sum[Head / 2] = {};
   std::uint32_t p[rows / 16][4];
 #pragma unroll 1
@@ -124,6 +138,7 @@ __global__ void __launch_bounds__(128) mma_key_grad_kernel(const __grid_constant
         const float* const statistics =
             g.statistics.numbers + (static_cast<long long>(head) * blocks + block) * 128 + part * rows + lane % 4 * 2;
         multiply_nt<T, Head, rows>(s, k + warp * 16 * shape::pitch, q);
+        if constexpr (Capped) cap_scores(s, g.cap);
 #pragma unroll
         for (int j = 0; j < rows / 8; ++j) {
           const float2 lse = *reinterpret_cast<const float2*>(statistics + 8 * j);
@@ -143,8 +158,13 @@ __global__ void __launch_bounds__(128) mma_key_grad_kernel(const __grid_constant
 #pragma unroll
           for (int j = 0; j < rows / 8; ++j) {
             const float2 mean = *reinterpret_cast<const float2*>(statistics + 64 + 8 * j);
+            const float2 lse = Capped ? *reinterpret_cast<const float2*>(statistics + 8 * j) : make_float2(0, 0);
 #pragma unroll
-            for (int e = 0; e < 4; ++e) s[4 * j + e] *= dp[4 * j + e] - (e % 2 == 0 ? mean.x : mean.y);
+            for (int e = 0; e < 4; ++e) {
+              const float probability = s[4 * j + e];
+              s[4 * j + e] *= dp[4 * j + e] - (e % 2 == 0 ? mean.x : mean.y);
+              if constexpr (Capped) s[4 * j + e] *= cap_slope(probability, e % 2 == 0 ? lse.x : lse.y, g.cap);
+            }
           }
         }
         pack_rows<T>(p, s);

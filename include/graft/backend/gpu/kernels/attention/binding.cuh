@@ -50,7 +50,7 @@ template <class T> class attention_binding {
     const attention_size p = attention_size_of(*g_, i_, s, dtype_of<T>);
     const long long widths[] = {p.heads, p.kv_heads, p.kv_heads};
     const attention_choice c = choice_of(*g_, i_, p, device);
-    bool fits = c.path == attention_path::decode && !c.mma;
+    bool fits = c.path == attention_path::decode && !c.mma && !p.sinks;
     for (int k = 0; k < 3; ++k) {
       const concat_part& part = heads_->parts[k];
       fits = fits && part.has_rope == (k < 2 && heads_->table >= 0) &&

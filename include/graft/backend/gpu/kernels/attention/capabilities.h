@@ -6,10 +6,11 @@
 
 namespace graft::gpu {
 
-// Does decode attention read q, k and v separately and apply RoPE itself?
+// Does decode attention read q, k and v separately and apply RoPE itself? Sinks are columns of the concatenation.
 constexpr bool fuses_heads(const graph& g, id i, const size_values& s, dtype type, const target& t) {
-  const attention_choice c = choice_of(g, i, attention_size_of(g, i, s, type), t);
-  return c.path == attention_path::decode && !c.mma;
+  const attention_size p = attention_size_of(g, i, s, type);
+  const attention_choice c = choice_of(g, i, p, t);
+  return c.path == attention_path::decode && !c.mma && !p.sinks;
 }
 constexpr attention_launch::capabilities attention_capabilities() { return {.fuses_heads = &fuses_heads}; }
 

@@ -20,8 +20,9 @@
 
 namespace graft::gpu {
 
-template <class T, int Head, int Warps> struct decode_block : decode_row_mainloop<T, decode_shape<Head, Warps>> {
-  using mainloop = decode_row_mainloop<T, decode_shape<Head, Warps>>;
+template <class T, int Head, int Warps, bool Capped>
+struct decode_block : decode_row_mainloop<T, decode_shape<Head, Warps>, Capped> {
+  using mainloop = decode_row_mainloop<T, decode_shape<Head, Warps>, Capped>;
   using shape = typename mainloop::shape;
   using mainloop::g, mainloop::row, mainloop::group_size;
 
@@ -102,7 +103,7 @@ template <class T, int Head, int Warps> struct decode_block : decode_row_mainloo
     pipeline_state now;
     this->consume(q, s, call_slots, true, now, sums);
     this->combine_warps(sums, [&](int e, const float4& v, float most, float sum) {
-      if (kv_splits == 1) return this->write(e, v, sum);
+      if (kv_splits == 1) return this->write(e, v, most, sum);
       const int to = finishing_split(e), first = first_column(to);
       partials().send(values_from(kv_split) + (e - first) * 4, to, v);
       if (e == first || e % Head == 0)
@@ -127,22 +128,22 @@ template <class T, int Head, int Warps> struct decode_block : decode_row_mainloo
         v.x += factor * x.x, v.y += factor * x.y, v.z += factor * x.z, v.w += factor * x.w;
         sum += factor * n.y;
       }
-      this->write(e, v, sum);
+      this->write(e, v, most, sum);
     }
   }
 };
 
-template <class T, int Head, int Warps = 8>
+template <class T, int Head, int Warps = 8, bool Capped = false>
 __global__ void __launch_bounds__(decode_shape<Head, Warps>::threads, (decode_shape<Head, Warps>::resident))
     decode_kernel(const __grid_constant__ decode_maps maps, const __grid_constant__ decode_args<T> g) {
 #if __CUDA_ARCH__ >= 900
   using shape = decode_shape<Head, Warps>;
   extern __shared__ std::uint8_t raw[];
   const std::uint32_t at = ptx::shared_address(raw), base = (at + 1023) & ~1023U;
-  const decode_block<T, Head, Warps> block{{maps, g, base, reinterpret_cast<float*>(raw + (base - at)),
-                                            static_cast<int>(blockIdx.z), static_cast<int>(blockIdx.y)},
-                                           static_cast<int>(blockIdx.x),
-                                           static_cast<int>(gridDim.x)};
+  const decode_block<T, Head, Warps, Capped> block{{maps, g, base, reinterpret_cast<float*>(raw + (base - at)),
+                                                    static_cast<int>(blockIdx.z), static_cast<int>(blockIdx.y)},
+                                                   static_cast<int>(blockIdx.x),
+                                                   static_cast<int>(gridDim.x)};
   const decode_range range = block.split_range();  // read before the cluster barrier to hide the latency
   const auto call_slots = block.load_new_slots();
   const float* const angles = g.no_pending_writes ? block.angles_of(block.row) : nullptr;

@@ -34,6 +34,8 @@ template <class T> struct decode_args {
   // For decode_split_kv.cuh: partial results, and one counter per (row, KV head) that is zero between launches.
   float* workspace;
   std::uint32_t* counters;
+  score_cap cap;
+  attention_sinks sinks;  // of the query rows
 };
 
 // Keys [first, end) of a row, and the 64-key tiles [from, to) of them that a CTA processes.

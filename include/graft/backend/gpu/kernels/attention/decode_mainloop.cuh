@@ -11,6 +11,7 @@
 // New keys     The call's own keys and values are written to the cache here and also patched into the loaded tiles, so
 //              that rows of one call may attend to each other. Masked values are multiplied by 0, so every slot of the
 //              cache must hold finite numbers.
+// Scores       They may have a soft cap (Capped). A sink joins the sum of its row where O is written (write).
 // RoPE         Queries and keys may arrive unrotated; they are rotated by their row's position as they are read.
 // Latency      A call lasts a few microseconds: tiles and angles, which do not depend on the previous kernel,
 //              are requested before griddepcontrol.wait; queries and the new key and value all at once after it.
@@ -23,7 +24,7 @@
 
 namespace graft::gpu {
 
-template <class T, class Shape> struct decode_row_mainloop {
+template <class T, class Shape, bool Capped = false> struct decode_row_mainloop {
   using shape = Shape;
   static constexpr int Head = shape::head, Warps = shape::warps;
 
@@ -187,7 +188,7 @@ template <class T, class Shape> struct decode_row_mainloop {
                           pipeline_state& now, warp_sums& to) const {
     const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32),
               in_tile = warp % 4 * 16;
-    const float c = g.scale * log2_e;
+    const float c = score_unit<Capped>(g.scale, g.cap) * log2_e;
     int own[2];  // new slots within this row's range
 #pragma unroll
     for (int half = 0; half < 2; ++half)
@@ -231,6 +232,7 @@ template <class T, class Shape> struct decode_row_mainloop {
       for (int e = 0; e < 4; ++e) x[e] += y[e];
       reads.add(__float_as_uint(x[0]));
       release_stage();
+      if constexpr (Capped) cap_scores(x, g.cap);
 #pragma unroll
       for (int e = 0; e < 4; ++e) x[e] = key0 + lane / 4 + e / 2 * 8 < s.end ? x[e] * c : -INFINITY;
       float factor[2];
@@ -297,8 +299,11 @@ template <class T, class Shape> struct decode_row_mainloop {
   __device__ float2* warp_statistics(int warp) const {
     return reinterpret_cast<float2*>(memory + shape::sums / 4) + warp * max_decode_group;
   }
-  __device__ void write(int e, const float4& v, float sum) const {
-    const float f = sum > 0 ? 1 / sum : 0;
+  // Writes four columns of O from their sums over all keys; only here, once for each row and head, the sink is added.
+  __device__ void write(int e, const float4& v, float most, float sum) const {
+    float factor = 1;
+    if (g.sinks.p != nullptr) factor = add_sink(most, sum, load_sink<T>(g.sinks, row, group * group_size() + e / Head));
+    const float f = sum > 0 ? factor / sum : 0;
     T* const to =
         g.out + (static_cast<long long>(row) * g.heads + static_cast<long long>(group) * group_size()) * Head + e;
     *reinterpret_cast<uint2*>(to) = make_uint2(pack<T>(v.x * f, v.y * f), pack<T>(v.z * f, v.w * f));

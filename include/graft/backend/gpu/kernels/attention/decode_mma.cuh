@@ -3,7 +3,7 @@
 //
 //   O = softmax(Q Kᵀ / √d) V   Q, O [rows, heads, d]   K, V [slots, kv_heads, d]   GQA up to 16:1
 //
-// The cache already holds the call's own keys and values (append_kernel).
+// The cache already holds the call's own keys and values (append_kernel). Scores may have a soft cap (Capped).
 //
 // Work split   grid (KV splits, rows x KV heads): a CTA has one row, one KV head with its query heads as the 16 rows of
 //              the mma, and a contiguous part of the row's tiles of 16 keys.
@@ -23,6 +23,8 @@ template <class T> struct mma_decode_args {
   float scale;
   T* out;
   float* workspace;  // [rows][heads][splits][Head + 2]: O, maximum score, sum; null with one split
+  score_cap cap;
+  attention_sinks sinks;  // added once: here with one split, else where the splits are combined
 };
 
 template <int Head> struct mma_decode_shape {
@@ -37,7 +39,7 @@ template <int Head> struct mma_decode_shape {
   static_assert(bytes <= 99 * 1024);
 };
 
-template <class T, int Head>
+template <class T, int Head, bool Capped = false>
 __global__ void __launch_bounds__(128) mma_decode_kernel(const __grid_constant__ mma_decode_args<T> g) {
 #if __CUDA_ARCH__ >= 800
   using shape = mma_decode_shape<Head>;
@@ -75,7 +77,7 @@ __global__ void __launch_bounds__(128) mma_decode_kernel(const __grid_constant__
     }
     ptx::commit_copies();
   };
-  const float c = g.scale * log2_e;
+  const float c = score_unit<Capped>(g.scale, g.cap) * log2_e;
   float s[8], o[Head / 2] = {}, largest[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
   std::uint32_t p[1][4];
   load_kv(from + warp, 0);
@@ -92,6 +94,7 @@ __global__ void __launch_bounds__(128) mma_decode_kernel(const __grid_constant__
     __syncwarp();
     const std::uint32_t k = own + static_cast<std::uint32_t>(stage) * shape::stage, v = k + shape::tile;
     multiply_nt<T, Head, 16>(s, q, k);
+    if constexpr (Capped) cap_scores(s, g.cap);
 #pragma unroll
     for (int e = 0; e < 8; ++e)
       if (first + tile * 16 + e / 4 * 8 + lane % 4 * 2 + e % 2 >= end) s[e] = -INFINITY;
@@ -138,6 +141,10 @@ __global__ void __launch_bounds__(128) mma_decode_kernel(const __grid_constant__
     }
     const long long head = static_cast<long long>(row) * g.heads + shared_head * g.group + query;
     if (g.kv_splits == 1) {
+      if (g.sinks.p != nullptr) {
+        most *= c;
+        value *= add_sink(most, total, load_sink<T>(g.sinks, row, shared_head * g.group + query));
+      }
       g.out[head * Head + column] = from_float<T>(total > 0 ? value / total : 0);
     } else {
       float* const at = g.workspace + (head * g.kv_splits + kv_split) * (Head + 2);
@@ -152,11 +159,13 @@ __global__ void __launch_bounds__(128) mma_decode_kernel(const __grid_constant__
 template <class T> struct mma_decode_sum_args {
   const float* workspace;
   T* out;
-  int head, kv_splits;
-  float scale;
+  int head, heads, kv_splits;
+  float unit;  // of the maximum scores: 1 / √d, or the soft cap
+  attention_sinks sinks;
 };
 template <class T> __global__ void mma_decode_sum_kernel(const __grid_constant__ mma_decode_sum_args<T> g) {
-  const float c = g.scale * log2_e;
+  const float c = g.unit * log2_e;
+  const int row = static_cast<int>(blockIdx.x) / g.heads, head = static_cast<int>(blockIdx.x) % g.heads;
   const float* const from = g.workspace + static_cast<long long>(blockIdx.x) * g.kv_splits * (g.head + 2);
   float most = -INFINITY;
   for (int p = 0; p < g.kv_splits; ++p) most = fmaxf(most, from[p * (g.head + 2) + g.head]);
@@ -167,6 +176,10 @@ template <class T> __global__ void mma_decode_sum_kernel(const __grid_constant__
       const float* const at = from + p * (g.head + 2);
       const float factor = exp2_approx((at[g.head] - shift) * c);
       total += factor * at[g.head + 1], value += factor * at[column];
+    }
+    if (g.sinks.p != nullptr) {
+      float largest = shift * c;
+      value *= add_sink(largest, total, load_sink<T>(g.sinks, row, head));
     }
     g.out[static_cast<long long>(blockIdx.x) * g.head + column] = from_float<T>(total > 0 ? value / total : 0);
   }

@@ -86,8 +86,8 @@ class split_kv_scheduler {
 
 // ---- The kernel
 
-template <class T, int Head> struct split_kv_block : decode_row_mainloop<T, split_kv_shape<Head>> {
-  using mainloop = decode_row_mainloop<T, split_kv_shape<Head>>;
+template <class T, int Head, bool Capped> struct split_kv_block : decode_row_mainloop<T, split_kv_shape<Head>, Capped> {
+  using mainloop = decode_row_mainloop<T, split_kv_shape<Head>, Capped>;
   using shape = typename mainloop::shape;
   using mainloop::g, mainloop::row, mainloop::group, mainloop::group_size;
 
@@ -194,13 +194,13 @@ template <class T, int Head> struct split_kv_block : decode_row_mainloop<T, spli
       add(__ldcg(reinterpret_cast<const float4*>(partial_of(p) + e)), n.x, n.y);
     }
     add(own, own_most, own_sum);
-    this->write(e, v, sum);
+    this->write(e, v, most, sum);
   }
 };
 
 // The work of one CTA on its chunk; each of request_tiles, load_items and consume_items runs on warps of its own.
-template <class T, int Head> struct split_kv_chunk {
-  using block = split_kv_block<T, Head>;
+template <class T, int Head, bool Capped> struct split_kv_chunk {
+  using block = split_kv_block<T, Head, Capped>;
   using shape = split_kv_shape<Head>;
   using new_slots = typename block::new_slots;
 
@@ -286,7 +286,7 @@ template <class T, int Head> struct split_kv_chunk {
       here.consume(q, range, call_slots, last, now, sums);
       here.combine_warps(sums, [&](int e, const float4& v, float most, float sum) {
         if (!ends) return here.store_partial(kv_chunk, e, v, most, sum);
-        if (begins) return here.write(e, v, sum);
+        if (begins) return here.write(e, v, most, sum);
         here.combine_splits(static_cast<int>(what.w), kv_chunk, e, v, most, sum);
       });
       if (!ends) here.signal_partial();
@@ -294,15 +294,15 @@ template <class T, int Head> struct split_kv_chunk {
   }
 };
 
-template <class T, int Head>
+template <class T, int Head, bool Capped = false>
 __global__ void __launch_bounds__(split_kv_shape<Head>::threads, 1)
     split_kv_kernel(const __grid_constant__ decode_maps maps, const __grid_constant__ decode_args<T> g) {
 #if __CUDA_ARCH__ >= 900
   using shape = split_kv_shape<Head>;
   extern __shared__ std::uint8_t raw[];
   const std::uint32_t at = ptx::shared_address(raw), base = (at + 1023) & ~1023U;
-  const split_kv_chunk<T, Head> own{maps, g, base, reinterpret_cast<float*>(raw + (base - at) + shape::sums_at),
-                                    static_cast<int>(blockIdx.x)};
+  const split_kv_chunk<T, Head, Capped> own{maps, g, base, reinterpret_cast<float*>(raw + (base - at) + shape::sums_at),
+                                            static_cast<int>(blockIdx.x)};
   const split_kv_scheduler list(g.ranges, g.kv_heads, static_cast<int>(gridDim.x));
   const auto call_slots = own.of(0, 0).load_new_slots();
   if (own.kv_chunk >= list.chunks()) return;

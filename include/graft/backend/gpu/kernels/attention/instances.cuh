@@ -32,34 +32,42 @@ template <class Vector> __global__ void append_kernel(append_args<Vector> g) {
 }
 
 namespace detail {
+template <class T, int Head, bool Capped> void add_scores(attention_kernels& k) {
+  constexpr int i = head_index(Head);
+  k.prefill[Capped][i][0] = {address_of(&prefill_kernel<T, Head, 1, Capped>), 384, prefill_shape<Head>::bytes};
+  if constexpr (Head % 128 == 0)
+    k.prefill[Capped][i][1] = {address_of(&prefill_kernel<T, Head, 2, Capped>), 384, prefill_shape<Head>::bytes};
+  using small_decode = decode_shape<Head>;
+  kernel_entry(&decode)[4] = k.decode[Capped][i];
+  decode[0] = {address_of(&decode_kernel<T, Head, 8, Capped>), small_decode::threads, small_decode::bytes};
+  decode[1] = {address_of(&decode_kernel<T, Head, 8, Capped>), small_decode::threads, small_decode::long_bytes};
+  if constexpr (Head <= 128) {
+    k.key_grad[Capped][i] = {address_of(&key_grad_kernel<T, Head, Capped>), 384, key_grad_shape<Head>::bytes};
+    decode[2] = {address_of(&decode_kernel<T, Head, 4, Capped>), decode_shape<Head, 4>::threads,
+                 decode_shape<Head, 4>::bytes};
+    decode[3] = {address_of(&split_kv_kernel<T, Head, Capped>), split_kv_shape<Head>::threads,
+                 split_kv_shape<Head>::bytes};
+  }
+}
 template <class T, int Head> void add_attention(attention_kernels& k) {
   constexpr int i = head_index(Head);
-  k.prefill[i][0] = {address_of(&prefill_kernel<T, Head, 1>), 384, prefill_shape<Head>::bytes};
-  if constexpr (Head % 128 == 0)
-    k.prefill[i][1] = {address_of(&prefill_kernel<T, Head, 2>), 384, prefill_shape<Head>::bytes};
+  add_scores<T, Head, false>(k), add_scores<T, Head, true>(k);
   if constexpr (Head <= 128) {
     k.row_statistics_entry[i] = {address_of(&row_statistics_kernel<T, Head>), row_statistics_threads, 0};
-    k.key_grad[i] = {address_of(&key_grad_kernel<T, Head>), 384, key_grad_shape<Head>::bytes};
     k.query_grad[i] = {address_of(&query_grad_kernel<T, Head>), 384, query_grad_shape<Head>::bytes};
   }
-  using small_decode = decode_shape<Head>;
-  k.decode[i][0] = {address_of(&decode_kernel<T, Head>), small_decode::threads, small_decode::bytes};
-  k.decode[i][1] = {address_of(&decode_kernel<T, Head>), small_decode::threads, small_decode::long_bytes};
-  if constexpr (Head <= 128)
-    k.decode[i][2] = {address_of(&decode_kernel<T, Head, 4>), decode_shape<Head, 4>::threads,
-                      decode_shape<Head, 4>::bytes};
-  if constexpr (Head <= 128)
-    k.decode[i][3] = {address_of(&split_kv_kernel<T, Head>), split_kv_shape<Head>::threads,
-                      split_kv_shape<Head>::bytes};
 }
-template <class T, int Head> void add_attention(mma_attention_kernels& k) {
+template <class T, int Head, bool Capped> void add_scores(mma_attention_kernels& k) {
   using shape = mma_attention_shape<Head>;
   constexpr int i = head_index(Head);
-  k.prefill[i] = {address_of(&mma_prefill_kernel<T, Head>), shape::threads, shape::prefill_bytes};
-  k.decode[i] = {address_of(&mma_decode_kernel<T, Head>), mma_decode_shape<Head>::threads,
-                 mma_decode_shape<Head>::bytes};
-  k.query_grad[i] = {address_of(&mma_query_grad_kernel<T, Head>), shape::threads, shape::grad_bytes};
-  k.key_grad[i] = {address_of(&mma_key_grad_kernel<T, Head>), shape::threads, shape::grad_bytes};
+  k.prefill[Capped][i] = {address_of(&mma_prefill_kernel<T, Head, Capped>), shape::threads, shape::prefill_bytes};
+  k.decode[Capped][i] = {address_of(&mma_decode_kernel<T, Head, Capped>), mma_decode_shape<Head>::threads,
+                         mma_decode_shape<Head>::bytes};
+  k.query_grad[Capped][i] = {address_of(&mma_query_grad_kernel<T, Head, Capped>), shape::threads, shape::grad_bytes};
+  k.key_grad[Capped][i] = {address_of(&mma_key_grad_kernel<T, Head, Capped>), shape::threads, shape::grad_bytes};
+}
+template <class T, int Head> void add_attention(mma_attention_kernels& k) {
+  add_scores<T, Head, false>(k), add_scores<T, Head, true>(k);
 }
 }  // namespace detail
 

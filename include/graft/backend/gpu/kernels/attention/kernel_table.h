@@ -19,8 +19,8 @@ struct separate_qkv {
   const float* angles = nullptr;  // RoPE; null: q and k are rotated already, or have no rotary positions
   const std::int64_t* positions = nullptr;
 };
-// Tensors of a forward call: qkv [rows, (heads + 2 kv_heads) d] and the attention ranges [3, rows]
-// (graph/rules_model.h).
+// Tensors of a forward call: qkv [rows, (heads + 2 kv_heads) d], with one more column for each query head where there
+// are sinks, and the attention ranges [3, rows] (graph/rules_model.h).
 struct attention_tensors {
   const void* qkv = nullptr;
   const long long* ranges = nullptr;
@@ -43,14 +43,17 @@ struct attention_grad_tensors {
   const float* lse = nullptr;
 };
 
-// The mma.sync kernels, which a program may compile in a file of their own.
+// The mma.sync kernels, which a program may compile in a file of their own. The first index is 1 for the variants with
+// a soft cap.
 struct mma_attention_kernels {
-  kernel_entry prefill[head_sizes], decode[head_sizes], query_grad[head_sizes], key_grad[head_sizes], decode_sum;
+  kernel_entry prefill[2][head_sizes], decode[2][head_sizes], query_grad[2][head_sizes], key_grad[2][head_sizes],
+      decode_sum;
 };
 struct attention_kernels {
-  kernel_entry prefill[head_sizes][2], row_statistics_entry[head_sizes], key_grad[head_sizes], query_grad[head_sizes],
-      append;
-  kernel_entry decode[head_sizes][4];  // default stages, long pipeline, four warps, split KV over all rows
+  kernel_entry row_statistics_entry[head_sizes], query_grad[head_sizes], append;
+  // The first index is 1 for the variants with a soft cap.
+  kernel_entry prefill[2][head_sizes][2], key_grad[2][head_sizes];
+  kernel_entry decode[2][head_sizes][4];  // default stages, long pipeline, four warps, split KV over all rows
   mma_attention_kernels mma{};
   // Launch functions for one call (launch.cuh).
   status (*run)(cudaStream_t, const attention_kernels&, const target&, autotuner*, const attention_size&,

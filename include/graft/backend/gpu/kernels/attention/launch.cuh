@@ -40,16 +40,17 @@ template <class T> class attention_launcher {
     const row_statistics statistics{reinterpret_cast<float*>(workspace + r.numbers),
                                     reinterpret_cast<int2*>(workspace + r.ranges),
                                     reinterpret_cast<int4*>(workspace + r.key_bounds)};
-    const head_view q = queries(p, t.qkv), k = keys(p, t.qkv, 0), v = keys(p, t.qkv, 1), d{t.d_out, p.heads, p.heads};
+    const head_view q = queries(p, t.qkv), k = keys(p, t.qkv, 0), v = keys(p, t.qkv, 1), d = outputs(p, t.d_out);
     const attention_ranges ranges{t.ranges, static_cast<int>(p.rows)};
-    const int i = head_index(p.head);
+    const int i = head_index(p.head), capped = p.is_capped();
+    void* const d_sinks = const_cast<void*>(sinks(p, t.d_qkv).p);
     if (c.mma) {
       const mma_grad_args<T> a{ranges,
                                rows_of(p, q),
                                rows_of(p, k),
                                rows_of(p, v),
                                rows_of(p, d),
-                               rows_of(p, {out, p.heads, p.heads}),
+                               rows_of(p, outputs(p, out)),
                                p.heads,
                                p.heads / p.kv_heads,
                                scale(p),
@@ -58,11 +59,15 @@ template <class T> class attention_launcher {
                                static_cast<T*>(t.d_qkv),
                                static_cast<T*>(const_cast<void*>(keys(p, t.d_qkv, 0).data)),
                                static_cast<T*>(const_cast<void*>(keys(p, t.d_qkv, 1).data)),
-                               static_cast<long long>(p.heads + 2 * p.kv_heads) * p.head};
+                               p.row_elements(),
+                               cap(p),
+                               sinks(p, t.qkv),
+                               d_sinks};
       const auto blocks = static_cast<unsigned>((p.rows + 127) / 128 * 2), heads = static_cast<unsigned>(p.heads),
                  kv_heads = static_cast<unsigned>(p.kv_heads);
-      if (status s = start(stream, kernels_.mma.query_grad[i], dim3(blocks, heads), "attention's dQ", a); !s) return s;
-      return start(stream, kernels_.mma.key_grad[i], dim3(blocks, kv_heads, 2), "attention's dK and dV", a);
+      if (status s = start(stream, kernels_.mma.query_grad[capped][i], dim3(blocks, heads), "attention's dQ", a); !s)
+        return s;
+      return start(stream, kernels_.mma.key_grad[capped][i], dim3(blocks, kv_heads, 2), "attention's dK and dV", a);
     }
     key_grad_maps first{};
     query_grad_maps second{};
@@ -77,7 +82,7 @@ template <class T> class attention_launcher {
         !s)
       return s;
     const int group = p.heads / p.kv_heads, rows = static_cast<int>(p.rows), tiles = (rows + 127) / 128;
-    const row_statistics_args before{ranges, p.heads, out, t.d_out, lse, statistics};
+    const row_statistics_args before{ranges, p.heads, out, t.d_out, lse, statistics, sinks(p, t.qkv), d_sinks};
     if (status s = start(stream, kernels_.row_statistics_entry[i],
                          dim3(static_cast<unsigned>(2 * tiles), static_cast<unsigned>(p.heads)),
                          "attention row statistics", before);
@@ -90,9 +95,10 @@ template <class T> class attention_launcher {
       for (int tile = 0; tile < tiles; tile += all.tiles) {
         const ds_slab slab{column, std::min(all.columns, p.kv_heads - column), tile, std::min(all.tiles, tiles - tile),
                            ds};
-        key_grad_args a{rows, p.heads, group, scale(p), statistics, slab};
-        if (status s = start(stream, kernels_.key_grad[i], dim3(at_most(2LL * slab.tiles * slab.columns) / 2 * 2), 2,
-                             "attention's dK and dV", first, a);
+        key_grad_args a{rows, p.heads, group, scale(p), statistics, slab, cap(p)};
+        if (status s =
+                start(stream, kernels_.key_grad[capped][i], dim3(at_most(2LL * slab.tiles * slab.columns) / 2 * 2), 2,
+                      "attention's dK and dV", first, a);
             !s)
           return s;
         query_grad_args b{rows, p.heads, group, scale(p), statistics, slab, partial, tile + slab.tiles == tiles};
@@ -105,10 +111,11 @@ template <class T> class attention_launcher {
   }
 
  private:
-  // `heads` heads of rows that are `pitch` heads apart.
+  // `heads` heads of rows that are `pitch` elements apart.
   struct head_view {
     const void* data;
-    int heads, pitch;
+    int heads;
+    long long pitch;
   };
   struct map_request {
     CUtensorMap* to;
@@ -117,23 +124,33 @@ template <class T> class attention_launcher {
     long long rows = 0;       // 0: the rows of the call
   };
   static float scale(const attention_size& p) { return 1 / std::sqrt(static_cast<float>(p.head)); }
-  static head_view queries(const attention_size& p, const void* qkv) {
-    return {qkv, p.heads, p.heads + 2 * p.kv_heads};
+  static score_cap cap(const attention_size& p) {
+    if (!p.is_capped()) return {};
+    const auto largest = static_cast<float>(p.soft_cap);
+    return {largest, 2 * log2_e * scale(p) / largest, 1 / (largest * log2_e)};
+  }
+  static head_view queries(const attention_size& p, const void* qkv) { return {qkv, p.heads, p.row_elements()}; }
+  static head_view outputs(const attention_size& p, const void* out) {
+    return {out, p.heads, static_cast<long long>(p.heads) * p.head};
+  }
+  // The sinks at the end of each row of q, k and v.
+  static attention_sinks sinks(const attention_size& p, const void* qkv) {
+    if (!p.sinks) return {};
+    return {static_cast<const T*>(qkv) + static_cast<long long>(p.heads + 2 * p.kv_heads) * p.head, p.row_elements()};
   }
   static head_view keys(const attention_size& p, const void* qkv, int which) {
     const long long before = p.heads + static_cast<long long>(which) * p.kv_heads;
-    return {static_cast<const char*>(qkv) + before * p.head * 2, p.kv_heads, p.heads + 2 * p.kv_heads};
+    return {static_cast<const char*>(qkv) + before * p.head * 2, p.kv_heads, p.row_elements()};
   }
   static head_view cached(const attention_size& p, const void* cache, int which) {
     return {static_cast<const char*>(cache) + static_cast<long long>(which) * p.kv_heads * p.head * 2, p.kv_heads,
-            2 * p.kv_heads};
+            2LL * p.kv_heads * p.head};
   }
   static int chunks(const attention_size& p) { return p.head / (p.head % 64 == 0 ? 64 : p.head % 32 == 0 ? 32 : 16); }
   static status maps(const attention_size& p, std::initializer_list<map_request> all) {
     const int chunk = p.head / chunks(p);
     for (const map_request& m : all) {
-      const matrix of{m.of.data, m.rows > 0 ? m.rows : p.rows, static_cast<long long>(m.of.heads) * p.head,
-                      static_cast<long long>(m.of.pitch) * p.head};
+      const matrix of{m.of.data, m.rows > 0 ? m.rows : p.rows, static_cast<long long>(m.of.heads) * p.head, m.of.pitch};
       if (status s = make_heads_map(*m.to, dtype_of<T>, of, m.box_rows, chunk, chunks(p) / m.ranks); !s) return s;
     }
     return ok;
@@ -174,8 +191,7 @@ template <class T> class attention_launcher {
     return launch(config, what.kernel, arguments, name);
   }
   static head_rows<T> rows_of(const attention_size& p, const head_view& part, long long rows = 0) {
-    return {static_cast<const T*>(part.data), static_cast<long long>(part.pitch) * p.head,
-            static_cast<int>(rows > 0 ? rows : p.rows)};
+    return {static_cast<const T*>(part.data), part.pitch, static_cast<int>(rows > 0 ? rows : p.rows)};
   }
   status forward_by_mma(cudaStream_t stream, const attention_size& p, const attention_tensors& t,
                         const attention_choice& c) const {
@@ -185,19 +201,22 @@ template <class T> class attention_launcher {
     const head_rows<T> q = rows_of(p, queries(p, t.qkv)),
                        k = p.cached ? rows_of(p, cached(p, t.cache, 0), t.slots) : rows_of(p, keys(p, t.qkv, 0)),
                        v = p.cached ? rows_of(p, cached(p, t.cache, 1), t.slots) : rows_of(p, keys(p, t.qkv, 1));
-    const int i = head_index(p.head), group_size = p.heads / p.kv_heads;
+    const int i = head_index(p.head), group_size = p.heads / p.kv_heads, capped = p.is_capped();
     auto* const out = static_cast<T*>(t.out);
     if (c.path == attention_path::prefill) {
-      const mma_prefill_args<T> a{ranges, q, k, v, p.heads, group_size, scale(p), out, t.lse};
+      const mma_prefill_args<T> a{ranges, q, k, v, p.heads, group_size, scale(p), out, t.lse, cap(p), sinks(p, t.qkv)};
       const dim3 grid(static_cast<unsigned>((p.rows + 63) / 64), static_cast<unsigned>(p.heads));
-      return start(stream, kernels_.mma.prefill[i], grid, "prefill attention", a);
+      return start(stream, kernels_.mma.prefill[capped][i], grid, "prefill attention", a);
     }
     auto* const workspace = static_cast<float*>(t.workspace);
     if (c.kv_splits > 1 && workspace == nullptr) return fail("decode attention has no workspace for its KV splits");
-    const mma_decode_args<T> a{ranges, q, k, v, p.heads, group_size, c.kv_splits, scale(p), out, workspace};
+    const mma_decode_args<T> a{ranges,      q,        k,   v,         p.heads, group_size,
+                               c.kv_splits, scale(p), out, workspace, cap(p),  sinks(p, t.qkv)};
     const dim3 grid(static_cast<unsigned>(c.kv_splits), static_cast<unsigned>(p.rows * p.kv_heads));
-    if (status s = start(stream, kernels_.mma.decode[i], grid, "decode attention", a); !s || c.kv_splits == 1) return s;
-    const mma_decode_sum_args<T> sum{workspace, out, p.head, c.kv_splits, scale(p)};
+    if (status s = start(stream, kernels_.mma.decode[capped][i], grid, "decode attention", a); !s || c.kv_splits == 1)
+      return s;
+    const mma_decode_sum_args<T> sum{
+        workspace, out, p.head, p.heads, c.kv_splits, p.is_capped() ? cap(p).largest : scale(p), sinks(p, t.qkv)};
     return start(stream, kernels_.mma.decode_sum, dim3(static_cast<unsigned>(p.rows * p.heads)), "decode attention",
                  sum);
   }
@@ -211,19 +230,20 @@ template <class T> class attention_launcher {
     if (status s = maps(p, {{&m.q, queries(p, t.qkv), 64},
                             {&m.k, k, box, c.cluster, rows},
                             {&m.v, v, box, c.cluster, rows},
-                            {&m.o, {t.out, p.heads, p.heads}, 64}});
+                            {&m.o, outputs(p, t.out), 64}});
         !s)
       return s;
-    prefill_args a{{t.ranges, static_cast<int>(p.rows)}, p.heads, p.heads / p.kv_heads, scale(p), t.lse};
-    return start(stream, kernels_.prefill[head_index(p.head)][c.cluster - 1], dim3(static_cast<unsigned>(c.blocks)),
-                 c.cluster, "prefill attention", m, a, t.pdl && !p.cached);
+    prefill_args a{
+        {t.ranges, static_cast<int>(p.rows)}, p.heads, p.heads / p.kv_heads, scale(p), t.lse, cap(p), sinks(p, t.qkv)};
+    return start(stream, kernels_.prefill[p.is_capped()][head_index(p.head)][c.cluster - 1],
+                 dim3(static_cast<unsigned>(c.blocks)), c.cluster, "prefill attention", m, a, t.pdl && !p.cached);
   }
   status append(cudaStream_t stream, const attention_size& p, const attention_tensors& t) const {
     const int head = p.head / 8, vectors = 2 * p.kv_heads * head;
     append_args<uint4> a{{t.ranges, static_cast<int>(p.rows)},
                          static_cast<const uint4*>(t.qkv),
                          static_cast<uint4*>(t.cache),
-                         (p.heads + 2 * p.kv_heads) * head,
+                         static_cast<int>(p.row_elements() / 8),
                          p.heads * head,
                          vectors};
     const cudaLaunchConfig_t config{
@@ -234,13 +254,13 @@ template <class T> class attention_launcher {
   status decode(cudaStream_t stream, const attention_size& p, const attention_tensors& t,
                 const attention_choice& c) const {
     decode_maps m{};
-    const head_view both{t.cache, 2 * p.kv_heads, 2 * p.kv_heads};
+    const head_view both{t.cache, 2 * p.kv_heads, 2LL * p.kv_heads * p.head};
     if (status s = maps(p, {{&m.tile, both, 64, 1, t.slots}, {&m.row_box, both, 16, chunks(p), t.slots}}); !s) return s;
     const long long q = static_cast<long long>(p.heads) * p.head, kv = static_cast<long long>(p.kv_heads) * p.head;
     const auto* const all = static_cast<const T*>(t.qkv);
     const separate_qkv packed_qkv{all, all + q, all + q + kv}, &from = t.separate != nullptr ? *t.separate : packed_qkv;
     auto rows = [&](const void* data, long long pitch) {
-      return strided_heads<T>{static_cast<const T*>(data), t.separate != nullptr ? pitch : q + 2 * kv};
+      return strided_heads<T>{static_cast<const T*>(data), t.separate != nullptr ? pitch : p.row_elements()};
     };
     const int float4s_per_split = (p.heads / p.kv_heads * p.head / 4 + c.kv_splits - 1) / c.kv_splits;
     decode_args<T> a{
@@ -263,8 +283,10 @@ template <class T> class attention_launcher {
         ((1U << 20) + static_cast<unsigned>(float4s_per_split) - 1) / static_cast<unsigned>(float4s_per_split),
         t.no_pending_writes,
         static_cast<float*>(t.workspace),
-        t.counters};
-    const kernel_entry(&candidates)[4] = kernels_.decode[head_index(p.head)];
+        t.counters,
+        cap(p),
+        sinks(p, t.qkv)};
+    const kernel_entry(&candidates)[4] = kernels_.decode[p.is_capped()][head_index(p.head)];
     if (c.split_kv_blocks > 0 && (t.workspace == nullptr || t.counters == nullptr))
       return fail("decode attention has no workspace for its KV splits");
     if (c.split_kv_blocks > 0)

@@ -2,6 +2,7 @@
 // Prefill attention, forward, sm_90a (FlashAttention-style, wgmma and TMA), with or without a KV cache.
 //
 //   O = softmax(Q Kᵀ / √d) V   Q, O [rows, heads, d]   K, V [rows or slots, kv_heads, d]   lse [heads, rows]
+//   Scores may have a soft cap (Capped); a sink joins the sum of its row after the last key (softmax_rows.cuh).
 //
 // The softmax is taken block by block over the keys (Milakov and Gimelshein 2018, arXiv 1805.02867; Dao et al. 2022,
 // arXiv 2205.14135). A warp rescales its rows only where a maximum grew by more than 8 in log2 units.
@@ -31,10 +32,12 @@ struct prefill_args {
   attention_ranges ranges;
   int heads, group;  // query heads, and query heads per KV head
   float scale;
-  float* lse;  // [heads][rows]: log-sum-exp of a row's scores, +inf where it attends to no key; or null
+  float* lse;  // [heads][rows]: log-sum-exp of a row's scores and sink, +inf where it attends to no key; or null
+  score_cap cap;
+  attention_sinks sinks;
 };
 
-template <class T, int Head, int Cluster> struct prefill_block {
+template <class T, int Head, int Cluster, bool Capped> struct prefill_block {
   using shape = prefill_shape<Head>;
   static constexpr int keys = shape::keys;
   static_assert(Cluster == 1 || shape::chunks % Cluster == 0);
@@ -116,7 +119,7 @@ template <class T, int Head, int Cluster> struct prefill_block {
     const int group = static_cast<int>(threadIdx.x / 128) - 1, warp = static_cast<int>(threadIdx.x / 32 % 4),
               lane = static_cast<int>(threadIdx.x % 32), thread = static_cast<int>(threadIdx.x % 128);
     const int own_row = group * 64 + warp * 16 + lane / 4, own_column = lane % 4 * 2;
-    const float c = g.scale * log2_e;
+    const float unit = score_unit<Capped>(g.scale, g.cap), c = unit * log2_e;
     constexpr std::uint32_t next_chunk = keys * shape::pitch;
     int tile, column;
     pipeline_state at;
@@ -144,6 +147,7 @@ template <class T, int Head, int Cluster> struct prefill_block {
       reads_done done = products_done<0>();
       pin(s);
       release_and_advance(done);
+      if constexpr (Capped) cap_scores(s, g.cap);
       if ((info.y & 1) == 0) rows.mask(s, info.x + own_column);
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
@@ -165,6 +169,7 @@ template <class T, int Head, int Cluster> struct prefill_block {
         done = products_done<1>();
         pin(s);
         release(with_k, done);
+        if constexpr (Capped) cap_scores(s, g.cap);
         if ((info.y & 1) == 0) rows.mask(s, info.x + own_column);
         float factor[2];
         bool grown = false;
@@ -199,11 +204,17 @@ template <class T, int Head, int Cluster> struct prefill_block {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         sum[h] += __shfl_xor_sync(~0U, sum[h], 1), sum[h] += __shfl_xor_sync(~0U, sum[h], 2);
-        inverse[h] = sum[h] > 0 ? 1 / sum[h] : 0;
         const int r = tile * attention_tile_rows + own_row + 8 * h;
+        float factor = 1;
+        if (g.sinks.p != nullptr && sum[h] > 0) {
+          ptx::wait_for_dependency();
+          float most = largest[h] * c;
+          factor = add_sink(most, sum[h], load_sink<T>(g.sinks, r, head)), largest[h] = most / c;
+        }
+        inverse[h] = sum[h] > 0 ? factor / sum[h] : 0;
         if (g.lse != nullptr && lane % 4 == 0 && r < g.ranges.rows)
           g.lse[static_cast<long long>(head) * g.ranges.rows + r] =
-              sum[h] > 0 ? largest[h] * g.scale + __logf(sum[h]) : INFINITY;
+              sum[h] > 0 ? largest[h] * unit + __logf(sum[h]) : INFINITY;
       }
       done = products_done<0>();
       pin(o);
@@ -216,7 +227,7 @@ template <class T, int Head, int Cluster> struct prefill_block {
   }
 };
 
-template <class T, int Head, int Cluster>
+template <class T, int Head, int Cluster, bool Capped = false>
 __global__ void __launch_bounds__(384, 1)
     prefill_kernel(const __grid_constant__ prefill_maps maps, const __grid_constant__ prefill_args g) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -227,9 +238,9 @@ __global__ void __launch_bounds__(384, 1)
   const sorted_tiles scheduler{(g.ranges.rows + attention_tile_rows - 1) / attention_tile_rows, g.heads / Cluster,
                                static_cast<int>(gridDim.x) / Cluster, static_cast<int>(blockIdx.x) / Cluster,
                                reinterpret_cast<std::uint16_t*>(memory + shape::order)};
-  const prefill_block<T, Head, Cluster> block{maps,      g,
-                                              base,      reinterpret_cast<int2*>(memory + shape::stage_info),
-                                              scheduler, static_cast<int>(blockIdx.x) % Cluster};
+  const prefill_block<T, Head, Cluster, Capped> block{maps,      g,
+                                                      base,      reinterpret_cast<int2*>(memory + shape::stage_info),
+                                                      scheduler, static_cast<int>(blockIdx.x) % Cluster};
   scheduler.sort(reinterpret_cast<int*>(memory), [&](int t) { return tile_work(g.ranges, t); });
   block.start();
   if (threadIdx.x < 128) {

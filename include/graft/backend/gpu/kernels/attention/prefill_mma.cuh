@@ -2,6 +2,7 @@
 // Prefill attention, forward, by mma.sync, sm_80 and later, with or without a KV cache (FlashAttention-2-style).
 //
 //   O = softmax(Q Kᵀ / √d) V   Q, O [rows, heads, d]   K, V [rows or slots, kv_heads, d]   lse [heads, rows]
+//   Scores may have a soft cap (Capped); a sink joins the sum of its row after the last key (softmax_rows.cuh).
 //
 // Tile         64 query rows of one head x 64 keys (32 for d > 128); grid (row tiles, heads), four warps of 16 rows.
 // Pipeline     cp.async: V loads while scores are computed, the next K while P V is accumulated.
@@ -19,9 +20,11 @@ template <class T> struct mma_prefill_args {
   float scale;
   T* out;
   float* lse;  // see prefill_args
+  score_cap cap;
+  attention_sinks sinks;
 };
 
-template <class T, int Head>
+template <class T, int Head, bool Capped = false>
 __global__ void __launch_bounds__(128) mma_prefill_kernel(const __grid_constant__ mma_prefill_args<T> g) {
 #if __CUDA_ARCH__ >= 800
   using shape = mma_attention_shape<Head>;
@@ -35,7 +38,7 @@ __global__ void __launch_bounds__(128) mma_prefill_kernel(const __grid_constant_
   const row_ranges attended(g.ranges, row0);
   thread_rows mine;
   mine.load(g.ranges, row0 + warp * 16 + lane / 4);
-  const float c = g.scale * log2_e;
+  const float unit = score_unit<Capped>(g.scale, g.cap), c = unit * log2_e;
   float s[keys / 2], o[Head / 2] = {}, largest[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
   std::uint32_t p[keys / 16][4];
   int block = attended.template from<keys>(0);
@@ -48,6 +51,7 @@ __global__ void __launch_bounds__(128) mma_prefill_kernel(const __grid_constant_
     copy_rows<T, Head, keys>(v, g.v, shared_head, block * keys);
     ptx::commit_copies();
     multiply_nt<T, Head, keys>(s, q + warp * 16 * shape::pitch, k);
+    if constexpr (Capped) cap_scores(s, g.cap);
     if (!attended.template whole<keys>(block)) mine.mask(s, block * keys + lane % 4 * 2);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -69,11 +73,16 @@ __global__ void __launch_bounds__(128) mma_prefill_kernel(const __grid_constant_
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     sum[h] += __shfl_xor_sync(~0U, sum[h], 1), sum[h] += __shfl_xor_sync(~0U, sum[h], 2);
-    inverse[h] = sum[h] > 0 ? 1 / sum[h] : 0;
     const int r = row0 + warp * 16 + lane / 4 + 8 * h;
+    float factor = 1;
+    if (g.sinks.p != nullptr && sum[h] > 0) {
+      float most = largest[h] * c;
+      factor = add_sink(most, sum[h], load_sink<T>(g.sinks, r, head)), largest[h] = most / c;
+    }
+    inverse[h] = sum[h] > 0 ? factor / sum[h] : 0;
     if (g.lse != nullptr && lane % 4 == 0 && r < g.ranges.rows)
       g.lse[static_cast<long long>(head) * g.ranges.rows + r] =
-          sum[h] > 0 ? largest[h] * g.scale + __logf(sum[h]) : INFINITY;
+          sum[h] > 0 ? largest[h] * unit + __logf(sum[h]) : INFINITY;
   }
   write_rows<T, Head>(g.out + static_cast<long long>(head) * Head, static_cast<long long>(g.heads) * Head,
                       row0 + warp * 16, g.ranges.rows, o, inverse[0], inverse[1]);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reference attention kernels, forward and backward, without tensor cores: any storage type and any head size up to
-// 256. They evaluate single nodes and are the only ones with dropout of attention probabilities, soft caps and sinks.
+// 256. They evaluate single nodes and are the only ones with dropout of attention probabilities.
 //
 //   O = softmax(Q Kᵀ / √d) V      with P the probabilities and δ = <P, dP> of a row:
 //   dP = dO Vᵀ     dS = P ⊙ (dP - δ) / √d     dQ = dS K     dK = dSᵀ Q     dV = Pᵀ dO

@@ -2,6 +2,7 @@
 // Row statistics that attention's backward pass reads, sm_90a: log-sum-exp and delta, and compact ranges.
 //
 //   delta = <dO, O> per row and head     O, dO [rows, heads, d]     lse [heads, rows] from forward, here times log2(e)
+//   d sink = -exp(sink - lse) delta per row and head, where there are sinks, which lse includes
 //
 // grid (blocks of 64 rows, heads), 256 threads: 16 lanes per row, each with one 16-byte vector of O and of dO. The
 // lanes are summed by shuffles in a fixed order.
@@ -30,8 +31,18 @@ struct row_statistics_args {
   const void *out, *d_out;  // [rows][heads * head]
   const float* lse;         // [heads][rows], from forward
   row_statistics statistics;
+  attention_sinks sinks;
+  void* d_sinks;  // gradient of the sinks, with their pitch
 };
 inline constexpr int row_statistics_threads = 256;
+
+// Stores the gradient of a row's sink; lse is times log2(e).
+template <class T>
+__device__ __forceinline__ void store_sink_grad(const attention_sinks& sinks, void* to, int row, int head, float lse,
+                                                float delta) {
+  static_cast<T*>(to)[row * sinks.pitch + head] =
+      from_float<T>(-exp2_approx(load_sink<T>(sinks, row, head) - lse) * delta);
+}
 
 // Stores the ranges of a block of 64 rows and their bounds; one warp calls this.
 __device__ __forceinline__ void store_ranges(const attention_ranges& s, const row_statistics& statistics, int block,
@@ -81,9 +92,10 @@ __global__ void __launch_bounds__(row_statistics_threads)
 #pragma unroll
     for (int s = lanes / 2; s > 0; s /= 2) sum += __shfl_xor_sync(~0U, sum, s);
     if (vec == 0) {
-      to[row + i * at_once] =
-          r < g.ranges.rows ? log2_e * g.lse[static_cast<long long>(head) * g.ranges.rows + r] : INFINITY;
+      const float lse = r < g.ranges.rows ? log2_e * g.lse[static_cast<long long>(head) * g.ranges.rows + r] : INFINITY;
+      to[row + i * at_once] = lse;
       to[64 + row + i * at_once] = sum;
+      if (g.sinks.p != nullptr && r < g.ranges.rows) store_sink_grad<T>(g.sinks, g.d_sinks, r, head, lse, sum);
     }
   }
 }

@@ -21,6 +21,20 @@ struct attention_ranges {
   __device__ int own(int r) const { return static_cast<int>(p[2LL * rows + r]); }
 };
 
+// Sinks: in each row of q, k and v a score for each query head, which has no value but joins the denominator of the
+// softmax; null: none. One owner of a row adds them, after its keys.
+struct attention_sinks {
+  const void* p;
+  long long pitch;  // elements from row to row
+};
+
+// A soft cap: scores s = q · k / √d become cap tanh(s / cap). A kernel argument, so that it takes no registers.
+struct score_cap {
+  float largest;   // the cap
+  float exponent;  // 2 log2(e) / (√d cap): tanh = 1 - 2 / (1 + 2^(exponent q · k))
+  float inverse;   // 1 / (cap log2(e))
+};
+
 template <int Head> struct head_shape {
   static constexpr int chunk = Head % 64 == 0 ? 64 : Head % 32 == 0 ? 32 : 16, chunks = Head / chunk;
   static constexpr int steps = Head / 16, steps_per_chunk = chunk / 16;  // k16 steps over the columns of a head

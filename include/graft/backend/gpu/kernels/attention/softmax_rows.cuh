@@ -13,6 +13,7 @@ namespace graft::gpu {
 inline constexpr float log2_e = 1.44269504F;
 
 using ptx::exp2_approx;
+using ptx::log2_approx;
 using ptx::pin;
 // The warpgroup of a thread. The shuffle tells the compiler that the value is uniform over the warp, so that addresses
 // and descriptors derived from it are computed once, in uniform registers.
@@ -72,6 +73,34 @@ template <int N> __device__ __forceinline__ float exponentials(float (&s)[N], in
     w = exp2_approx(fmaf(w, c, shift)), y += w;
   }
   return x + y;
+}
+
+// What the kernels' scores are multiplied by: products q · k by 1 / √d, capped ones by the cap.
+template <bool Capped> __device__ __forceinline__ float score_unit(float scale, const score_cap& cap) {
+  return Capped ? cap.largest : scale;
+}
+// Replaces products q · k by tanh(q · k / (√d cap)). The two approximate functions have an absolute error near 2^-22;
+// that of tanh.approx is 2^-11, which a cap of 50 would multiply.
+template <int N> __device__ __forceinline__ void cap_scores(float (&s)[N], const score_cap& cap) {
+#pragma unroll
+  for (int e = 0; e < N; ++e) s[e] = fmaf(-2, ptx::reciprocal_approx(1 + exp2_approx(s[e] * cap.exponent)), 1);
+}
+// 1 - tanh², the derivative of a capped score, from its probability p = 2^(cap log2(e) tanh - lse), so that tanh needs
+// no register. Zero probabilities and rows without keys (lse = +inf) give finite numbers.
+__device__ __forceinline__ float cap_slope(float p, float lse, const score_cap& cap) {
+  const float t = (log2_approx(fmaxf(p, 1.2e-38F)) + lse) * cap.inverse;
+  return fmaxf(0, fmaf(-t, t, 1));
+}
+
+// The sink of a row and query head, times log2(e). The previous kernel may have written it.
+template <class T> __device__ __forceinline__ float load_sink(const attention_sinks& sinks, int row, int head) {
+  return log2_e * to_float(ptx::load_from_l2(static_cast<const T*>(sinks.p) + row * sinks.pitch + head));
+}
+// Adds a sink to the maximum score (in log2 units) and the sum of a row; returns what the row's O is multiplied by.
+__device__ __forceinline__ float add_sink(float& most, float& sum, float sink) {
+  const float now = fmaxf(fmaxf(most, sink), -1e30F), factor = exp2_approx(most - now);
+  sum = sum * factor + exp2_approx(sink - now), most = now;
+  return factor;
 }
 
 // Broadcasts the producer's info on a stage to a warp. Only lane 0 reads it, because lane 0 releases the stage later:
