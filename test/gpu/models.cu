@@ -71,7 +71,8 @@ TEST_CASE_TEMPLATE("gpu models: captured or not, in a batch or alone, the same t
   if (no_gpu()) return;
   for (const auto& [family, adapter] :
        {std::pair{"llama", "lora"}, std::pair{"mistral", ""}, std::pair{"gpt2", ""},
-        std::pair{"../experts/models/qwen3_moe", "lora_experts"}, std::pair{"../experts/models/gpt_oss", ""}}) {
+        std::pair{"../experts/models/qwen3_moe", "lora_experts"}, std::pair{"../experts/models/gpt_oss", ""},
+        std::pair{"../checkpoints/models/gpt_oss_mxfp4", ""}, std::pair{"../checkpoints/models/gptq_4", "lora"}}) {
     INFO(std::string(family));
     auto model = tuned<Engine>(family, adapter);
     for (const sampling_settings& how : {sampling_settings{}, sampling_settings{true, 0.8, 20, 0.9, 1.3, 3}}) {

@@ -1,19 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layers on bases of every format without skinny kernels, which are dequantized first: GGUF's, GPTQ's, AWQ's, MXFP4 and
-// NVFP4. Forward, backward, merging, look-ups and experts against the dequantized weight in double.
-#include <graft/backend/gpu/dispatch/quantized.h>
-
+// Layers on bases of every quantization format: forward, backward, merging, look-ups and experts against the dequantized
+// weight in double. quantized.cpp has the sizes at which skinny kernels differ.
 #include "quantized_case.h"
 
 using namespace test;
 
 namespace {
 
-std::vector<named_quant_format> every_dequantized_format() {
-  std::vector<named_quant_format> all;
-  for (const auto* list : {&every_quant_format(), &every_wide_quant_format(), &every_checkpoint_format()})
-    for (const named_quant_format& e : *list)
-      if (gpu::quant_layout_of(e.format, 4096) == gpu::quant_layout::none) all.push_back(e);
+std::vector<named_quant_format> every_format() {
+  std::vector<named_quant_format> all = every_quant_format();
+  for (const auto* more : {&every_wide_quant_format(), &every_checkpoint_format()})
+    all.insert(all.end(), more->begin(), more->end());
   return all;
 }
 bool stacks(const quant_format& e) { return e.block_bytes > 0 || e.type == dtype::f4_e2m1; }
@@ -76,11 +73,11 @@ void computes(const quantized_case& c, dtype type, execution_mode how, double ne
 
 }  // namespace
 
-TEST_CASE("gpu: layers on every format that is dequantized first, forward, backward and merged") {
+TEST_CASE("gpu: layers on every format, forward, backward and merged") {
   if (no_gpu()) return;
   const std::vector<std::pair<const char*, sizes>> methods{{"lora", {{"r", 12}}}, {"dora", {{"r", 5}}}, {"ia3", {}}};
   std::size_t turn = 0;
-  for (const named_quant_format& e : every_dequantized_format())
+  for (const named_quant_format& e : every_format())
     for (const dtype type : {dtype::f32, dtype::bf16, dtype::f16})
       for (const long long in : {256, 352, 768}) {
         if (!exists_on(e.format, in)) continue;
@@ -96,7 +93,7 @@ TEST_CASE("gpu: layers on every format that is dequantized first, forward, backw
 }
 TEST_CASE("gpu: an eager layer on every format") {
   if (no_gpu()) return;
-  for (const named_quant_format& e : every_dequantized_format()) {
+  for (const named_quant_format& e : every_format()) {
     INFO(e.name);
     const quantized_case c(graphs_for("linear", "lora", false),
                            with(usual_sizes(), {{"tokens", 5}, {"out", 72}, {"in", 256}}), e.format);
@@ -105,26 +102,24 @@ TEST_CASE("gpu: an eager layer on every format") {
 }
 TEST_CASE("gpu: look-ups in quantized tables of every format") {
   if (no_gpu()) return;
-  for (const auto* list : {&every_quant_format(), &every_wide_quant_format(), &every_checkpoint_format()})
-    for (const named_quant_format& e : *list) {
-      INFO(e.name);
-      const quantized_case c(graphs_for("embedding", "lora_embedding", false),
-                             with(usual_sizes(), {{"tokens", 50}, {"vocab", 40}, {"dim", 256}}), e.format);
-      computes(c, dtype::f32, execution_mode::fused, 1e-5);
-    }
+  for (const named_quant_format& e : every_format()) {
+    INFO(e.name);
+    const quantized_case c(graphs_for("embedding", "lora_embedding", false),
+                           with(usual_sizes(), {{"tokens", 50}, {"vocab", 40}, {"dim", 256}}), e.format);
+    computes(c, dtype::f32, execution_mode::fused, 1e-5);
+  }
 }
 TEST_CASE("gpu: experts in every format of blocks, with a branch on each and without") {
   if (no_gpu()) return;
-  for (const auto* list : {&every_quant_format(), &every_wide_quant_format(), &every_checkpoint_format()})
-    for (const named_quant_format& e : *list) {
-      if (!stacks(e.format)) continue;
-      for (const char* const method : {"none", "lora_on_experts"})
-        for (const dtype type : {dtype::f32, dtype::bf16}) {
-          INFO(e.name, ", ", std::string(method), ", ", std::string(name_of(type)));
-          const quantized_case c(graphs_for("experts", method, false),
-                                 with(usual_sizes(), {{"tokens", 9}, {"experts", 5}, {"out", 72}, {"in", 256}}),
-                                 e.format);
-          computes(c, type, execution_mode::fused, type == dtype::f32 ? 1e-5 : 1e-2);
-        }
-    }
+  for (const named_quant_format& e : every_format()) {
+    if (!stacks(e.format)) continue;
+    for (const char* const method : {"none", "lora_on_experts"})
+      for (const dtype type : {dtype::f32, dtype::bf16}) {
+        INFO(e.name, ", ", std::string(method), ", ", std::string(name_of(type)));
+        const quantized_case c(graphs_for("experts", method, false),
+                               with(usual_sizes(), {{"tokens", 9}, {"experts", 5}, {"out", 72}, {"in", 256}}),
+                               e.format);
+        computes(c, type, execution_mode::fused, type == dtype::f32 ? 1e-5 : 1e-2);
+      }
+  }
 }

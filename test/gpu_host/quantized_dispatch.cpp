@@ -17,7 +17,8 @@ namespace {
 const target h200 = device_target("", 90, 132, 66), a100 = device_target("", 80, 108, 54);
 const quant_format nf4_64{dtype::nf4, scale_granularity::flat_block, 64},
     int8_rows{dtype::int8, scale_granularity::row}, nf4_32{dtype::nf4, scale_granularity::flat_block, 32},
-    q8_0 = quant_formats::q8_0_format::format(), q4_0 = quant_formats::q4_0_format::format();
+    q8_0 = quant_formats::q8_0_format::format(), q4_0 = quant_formats::q4_0_format::format(),
+    q4_k = quant_formats::q4_k_format::format();
 const quant_format double_32{dtype::nf4, scale_granularity::flat_block,    32, 1,
                              dtype::u8,  quant_formats::double_quant_block},
     double_64{dtype::nf4, scale_granularity::flat_block, 64, 1, dtype::u8, quant_formats::double_quant_block},
@@ -26,7 +27,7 @@ const quant_format double_32{dtype::nf4, scale_granularity::flat_block,    32, 1
 }  // namespace
 
 TEST_CASE("quantized dispatch: the sections of shared memory do not overlap") {
-  for (const quant_format& e : {nf4_64, double_64, nf4_32, double_32, int8_rows, fp8, q8_0, q4_0})
+  for (const quant_format& e : {nf4_64, double_64, nf4_32, double_32, int8_rows, fp8, q8_0, q4_0, q4_k})
     for (const int k : {64, 256, 1088, 4096, 8192, 14336, 32768})
       for (const int rank : {0, 16, 32, 64})
         for (const long long m : {1, 8, 9, 16, 17, 32, 33, 64}) {
@@ -143,8 +144,10 @@ TEST_CASE("quantized dispatch: every layout says what it stores and where its sc
     INFO("layout ", i);
     CHECK(unit_weight_bytes(f) == unit_rows * quant_steps * 2 * facts_of(f).chunk_bytes);
     CHECK(unit_weight_bytes(f) > 0);
-    CHECK(has_block_scales(f) + has_short_block_scales(f) + has_row_scales(f) + has_scales_inside(f) == 1);
-    CHECK((unit_scale_bytes(f, false) > 0) == (has_block_scales(f) || has_short_block_scales(f)));
+    CHECK(has_block_scales(f) + has_short_block_scales(f) + has_row_scales(f) + has_scales_inside(f) +
+              has_run_scales(f) ==
+          1);
+    CHECK((unit_scale_bytes(f, false) > 0) == (has_block_scales(f) || has_short_block_scales(f) || has_run_scales(f)));
   }
   const std::pair<quant_format, quant_layout> known[] = {{nf4_64, quant_layout::block_scales},
                                                          {double_64, quant_layout::nested_block_scales},
@@ -152,7 +155,8 @@ TEST_CASE("quantized dispatch: every layout says what it stores and where its sc
                                                          {int8_rows, quant_layout::int8},
                                                          {fp8, quant_layout::fp8},
                                                          {q8_0, quant_layout::q8_0},
-                                                         {q4_0, quant_layout::q4_0}};
+                                                         {q4_0, quant_layout::q4_0},
+                                                         {q4_k, quant_layout::q4_k}};
   for (const auto& [format, layout] : known) CHECK(quant_layout_of(format, 4096) == layout);
 }
 
@@ -165,7 +169,7 @@ TEST_CASE(
     return std::string(check_gpu_format("blk.0.ffn_up.weight", v).message());
   };
   CHECK(std::string(check_gpu_format("x", view{}).message()).empty());
-  for (const quant_format& e : {nf4_64, double_64, int8_rows, fp8, q8_0, q4_0}) CHECK(message_of(e).empty());
+  for (const quant_format& e : {nf4_64, double_64, int8_rows, fp8, q8_0, q4_0, q4_k}) CHECK(message_of(e).empty());
   int dequantized = 0;
   const auto is_dequantized = [&](const quant_format& e) {
     INFO(name_of(e), " ", bits_of(e.type));
@@ -178,9 +182,9 @@ TEST_CASE(
   };
   quant_formats::ggml_formats::for_each([&](auto f) {
     const quant_format e = f.format();
-    if (!(e == q8_0 || e == q4_0)) is_dequantized(e);
+    if (!(e == q8_0 || e == q4_0 || e == q4_k)) is_dequantized(e);
   });
-  CHECK(dequantized == 11);
+  CHECK(dequantized == 10);
   is_dequantized(quant_formats::mxfp4_format::format());
   is_dequantized(quant_formats::nvfp4_format::format());
   for (const dtype type : {dtype::u2, dtype::u3, dtype::u4, dtype::u8})

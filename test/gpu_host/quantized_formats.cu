@@ -162,7 +162,24 @@ TEST_CASE("quantized formats: a weight is placed with everything that belongs to
                                   p.zeros.bytes + p.column_group.bytes);
   }
 }
-TEST_CASE("quantized formats: the numbers of E2M1 follow from their bits") {
+TEST_CASE("quantized formats: six-bit scales and minimums are read four at a time") {
+  std::mt19937 engine(5);
+  for (int time = 0; time < 100; ++time) {
+    unsigned char bytes[12];
+    for (unsigned char& b : bytes) b = static_cast<unsigned char>(engine());
+    std::uint32_t word[3];
+    std::memcpy(word, bytes, sizeof word);
+    for (const bool upper : {false, true}) {
+      const quant_formats::four_six_bits four(word[0], word[1], word[2], upper);
+      for (int j = 0; j < 4; ++j) {
+        const int r = upper ? 4 + j : j;
+        CHECK(static_cast<int>(four.scales >> 8 * j & 255U) == quant_formats::six_bit_scale(bytes, r));
+        CHECK(static_cast<int>(four.minimums >> 8 * j & 255U) == quant_formats::six_bit_minimum(bytes, r));
+      }
+    }
+  }
+}
+TEST_CASE("quantized formats: the numbers of E2M1 and of tables follow from bits") {
   for (unsigned code = 0; code < 16; ++code)
     CHECK(std::bit_cast<std::uint32_t>(quant_formats::e2m1::value(code)) ==
           std::bit_cast<std::uint32_t>(quant_formats::e2m1::table[code]));

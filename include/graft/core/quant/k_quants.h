@@ -29,6 +29,13 @@ constexpr int six_bit_scale(const unsigned char* from, int r) {
 constexpr int six_bit_minimum(const unsigned char* from, int r) {
   return r < 4 ? bits_at(from[r + 4], 0, 6) : bits_at(from[r + 4], 4, 4) | bits_at(from[r], 6, 2) << 4;
 }
+// Those of runs 0 to 3, or 4 to 7 (`upper`), a byte each, from the 12 bytes as words.
+struct four_six_bits {
+  std::uint32_t scales = 0, minimums = 0;
+  constexpr four_six_bits(std::uint32_t first, std::uint32_t second, std::uint32_t third, bool upper)
+      : scales(upper ? (third & 0x0F0F0F0FU) | (first >> 2U & 0x30303030U) : first & 0x3F3F3F3FU),
+        minimums(upper ? (third >> 4U & 0x0F0F0F0FU) | (second >> 2U & 0x30303030U) : second & 0x3F3F3F3FU) {}
+};
 // The second level: integers that multiply the block's scale and minimum. ggml subtracts minimums.
 constexpr affine scaled(affine first, int scale, int minimum = 0) {
   return {first.scale * static_cast<float>(scale), -(first.minimum * static_cast<float>(minimum))};

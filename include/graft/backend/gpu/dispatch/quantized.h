@@ -18,13 +18,15 @@ enum class quant_layout : unsigned char {
   int8,                 // a scale per row or per tensor
   fp8,                  // a scale per row or per tensor
   q8_0,                 // ggml blocks, which contain their scales
-  q4_0                  // the last
+  q4_0,
+  q4_k  // the last
 };
-inline constexpr int quant_layout_count = static_cast<int>(quant_layout::q4_0) + 1;
+inline constexpr int quant_layout_count = static_cast<int>(quant_layout::q4_k) + 1;
 
 // Where the scales of a layout are: for every block of 64 or 32 columns of a row apart from the values, one for a row
-// or the tensor, or inside ggml's blocks.
-enum class scale_layout : unsigned char { nowhere, per_64_columns, per_32_columns, per_row, inside };
+// or the tensor, inside ggml's blocks, or there in two levels (K-quants), with a scale and a minimum for every run of
+// 32 columns.
+enum class scale_layout : unsigned char { nowhere, per_64_columns, per_32_columns, per_row, inside, runs_inside };
 struct quant_layout_facts {
   int chunk_bytes = 0;  // stored bytes of 32 columns, with scales that are inside
   scale_layout scales = scale_layout::nowhere;
@@ -40,6 +42,7 @@ constexpr quant_layout_facts facts_of(quant_layout f) {
     case quant_layout::fp8: return {32, scale_layout::per_row, false};
     case quant_layout::q8_0: return {quant_formats::q8_0_format::bytes, scale_layout::inside, false};
     case quant_layout::q4_0: return {quant_formats::q4_0_format::bytes, scale_layout::inside, true};
+    case quant_layout::q4_k: return {quant_formats::q4_k_format::bytes / 8, scale_layout::runs_inside, false};
   }
   return {};
 }
@@ -47,6 +50,7 @@ constexpr bool has_block_scales(quant_layout f) { return facts_of(f).scales == s
 constexpr bool has_short_block_scales(quant_layout f) { return facts_of(f).scales == scale_layout::per_32_columns; }
 constexpr bool has_row_scales(quant_layout f) { return facts_of(f).scales == scale_layout::per_row; }
 constexpr bool has_scales_inside(quant_layout f) { return facts_of(f).scales == scale_layout::inside; }
+constexpr bool has_run_scales(quant_layout f) { return facts_of(f).scales == scale_layout::runs_inside; }
 constexpr bool has_pair_table(quant_layout f) { return facts_of(f).pair_table; }
 
 // The kernels of one layout that a program compiles.
@@ -78,10 +82,14 @@ inline constexpr int unit_sum_bytes = 512, sums_in_table = 64;
 
 // Bytes of the weight in one unit: 16 rows of a warp's 256 columns.
 constexpr int unit_weight_bytes(quant_layout f) { return unit_rows * quant_steps * 2 * facts_of(f).chunk_bytes; }
-// Bytes of the separate scales of a unit; quantized scales come with scales of their own.
+// A row of the scales and minimums of runs, with space that puts eight rows into different banks.
+inline constexpr int run_scales_pitch = quant_steps * 2 * 8 + 16;
+// Bytes of the separate scales of a unit, or of those that are computed of two levels; quantized scales come with
+// scales of their own.
 constexpr int unit_scale_bytes(quant_layout f, bool nested) {
   const int one = has_block_scales(f)         ? unit_rows * quant_steps * 4
                   : has_short_block_scales(f) ? unit_rows * quant_steps * 8
+                  : has_run_scales(f)         ? unit_rows * run_scales_pitch
                                               : 0;
   return nested ? 2 * one : one;
 }
@@ -172,7 +180,8 @@ constexpr quant_layout quant_layout_of(const quant_format& e, long long k) {
   }
   if (k % (64 * quant_steps) != 0) return quant_layout::none;  // copies must be aligned to 16 bytes
   if (e == quant_formats::q8_0_format::format()) return quant_layout::q8_0;
-  return e == quant_formats::q4_0_format::format() ? quant_layout::q4_0 : quant_layout::none;
+  if (e == quant_formats::q4_0_format::format()) return quant_layout::q4_0;
+  return e == quant_formats::q4_k_format::format() ? quant_layout::q4_k : quant_layout::none;
 }
 // The two regions of shared memory after and before the pair table. take() allocates from the first one with enough
 // space, or returns -1.

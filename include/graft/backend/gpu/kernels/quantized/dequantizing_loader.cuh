@@ -350,6 +350,18 @@ template <class T, quant_layout Form, int NTiles, bool Branch, bool FullUnits, b
     }
     __syncwarp();
   }
+  // Scales of two levels: computes scale and minimum of each run of a unit in shared memory, two lanes per row.
+  __device__ __forceinline__ void expand_run_scales(int stage) const {
+    const int row = lane / 2, upper = lane % 2;
+    const auto runs = dequant::four_runs(at(stage), row, upper != 0);
+    const std::uint32_t to = scale_at(stage) + row * run_scales_pitch + upper * 32;
+#pragma unroll
+    for (int j = 0; j < 4; j += 2)
+      ptx::store_shared(to + 8 * j,
+                        make_uint4(__float_as_uint(runs.scale[j]), __float_as_uint(runs.minimum[j]),
+                                   __float_as_uint(runs.scale[j + 1]), __float_as_uint(runs.minimum[j + 1])));
+    __syncwarp();
+  }
   // Scales of a lane's two rows, [row][step], or for blocks of 32 [row][half of step b].
   using lane_scales = float[2][quant_steps];
   __device__ __forceinline__ void load_scales(lane_scales& to, int stage) const {
@@ -364,6 +376,10 @@ template <class T, quant_layout Form, int NTiles, bool Branch, bool FullUnits, b
       for (int b = 0; b < quant_steps; ++b)  // these scales were not copied
         if (b >= own_steps) to[0][b] = to[1][b] = 0;
     }
+  }
+  // Scale and minimum of a run in row lane / 4, or in the eighth row below (`lower`).
+  __device__ __forceinline__ float2 load_run_scale(int stage, int run, int lower) const {
+    return ptx::load_shared_float2(scale_at(stage) + (lane / 4 + 8 * lower) * run_scales_pitch + run * 8);
   }
   __device__ __forceinline__ void load_scales(lane_scales& to, int stage, int b) const {
     const int row = lane / 4;
