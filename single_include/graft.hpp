@@ -3601,13 +3601,6 @@ struct gemm_matcher {
 }
 }  // namespace graft
 namespace graft {
-struct dropout_term {
-  id product = none_id, dropout = none_id;
-  id narrow = none_id;            // T, [tokens, rank]
-  id factor = none_id;            // A, which is precomputed
-  bool factor_rank_major = true;  // A is stored [rank, columns], else [columns, rank]
-};
-inline constexpr int max_dropout_terms = 3;  // Q, K and V
 struct dropout_gemm {
   struct capabilities {
     bool has_kernel = false;  // narrow GEMMs apply dropout
@@ -3617,10 +3610,13 @@ struct dropout_gemm {
   enum class form : unsigned char { none, shrink, sum, expand };
   form form_kind = form::none;
   id result = none_id, wide = none_id;  // wide: x, or `other` of an expand
-  sequence<dropout_term> terms;         // one, or several of an expand
-  sequence<id> inside;                  // every node of the launch
+  id product = none_id, dropout = none_id;
+  id narrow = none_id;            // T, [tokens, rank]
+  id factor = none_id;            // A, which is precomputed
+  bool factor_rank_major = true;  // A is stored [rank, columns], else [columns, rank]
+  sequence<id> inside{};          // every node of the launch
   constexpr bool found() const { return form_kind != form::none; }
-  constexpr id anchor() const { return terms[0].product; }
+  constexpr id anchor() const { return product; }
   constexpr const char* name(const graph&) const { return "GEMM"; }
   template <class Facts> constexpr int kernels(const Facts& in) const {
     return element_count(in.g, result, in.s) == 0 ? 0 : 1;
@@ -3647,26 +3643,24 @@ struct dropout_matcher {
     for (int k = 0; k < g.outs; ++k) times += g.out[k].at == i ? 1 : 0;
     return times == readers[i];
   }
-  static constexpr dropout_gemm build(dropout_gemm::form form_kind, id result, id wide, const dropout_term& term) {
-    dropout_gemm d{form_kind, result, wide, {}, {}};
-    d.terms.push(term);
-    const bool is_expand = form_kind == dropout_gemm::form::expand;
-    d.inside.push(is_expand ? term.product : term.dropout), d.inside.push(is_expand ? term.dropout : term.product);
-    if (is_expand) d.inside.push(result);
+  static constexpr dropout_gemm with_nodes(dropout_gemm d) {
+    const bool is_expand = d.form_kind == dropout_gemm::form::expand;
+    d.inside.push(is_expand ? d.product : d.dropout), d.inside.push(is_expand ? d.dropout : d.product);
+    if (is_expand) d.inside.push(d.result);
     return d;
   }
   constexpr dropout_gemm at(id i) const {
     using form = dropout_gemm::form;
     const node& v = g[i];
     if (multiplies(i) && !v.ta && drops(v.a) && is_precomputed(v.b) && is_narrow(i))
-      return build(form::shrink, i, g[v.a].a, {i, v.a, none_id, v.b, v.tb});
+      return with_nodes({form::shrink, i, g[v.a].a, i, v.a, none_id, v.b, v.tb});
     if (multiplies(i) && v.ta && !v.tb && drops(v.b) && data(v.a) && when.has_token_rows[v.a] && one_matrix(g[v.a]))
-      return build(form::sum, i, g[v.b].a, {i, v.b, v.a});
+      return with_nodes({form::sum, i, g[v.b].a, i, v.b, v.a});
     for (int k = 0; v.what == op::add && data(i) && one_matrix(v) && k < 2; ++k) {
       const id term = v.operand(k), other = v.operand(1 - k), p = drops(term) ? g[term].a : none_id;
       if (!multiplies(p) || readers[p] != 1 || g[p].ta || !is_precomputed(g[p].b) || !data(g[p].a)) continue;
       if (!data(other) || !same_shape(g[other], v)) continue;
-      return build(form::expand, i, other, {p, term, g[p].a, g[p].b, !g[p].tb});
+      return with_nodes({form::expand, i, other, p, term, g[p].a, g[p].b, !g[p].tb});
     }
     return {};
   }
@@ -3682,14 +3676,6 @@ struct dropout_matcher {
     bool free = true;
     for (const id n : d.inside) free = free && of[n] < 0;
     if (!free) continue;
-    if (const int before = of[d.wide]; d.form_kind == dropout_gemm::form::expand && before >= 0 &&
-                                       readers[d.wide] == 1 && all[before].result == d.wide &&
-                                       all[before].form_kind == d.form_kind &&
-                                       all[before].terms.size() < max_dropout_terms) {
-      all[before].terms.push(d.terms[0]), all[before].result = i;
-      for (const id n : d.inside) of[n] = before, all[before].inside.push(n);
-      continue;
-    }
     for (const id n : d.inside) of[n] = all.size();
     all.push(d);
   }
@@ -3712,8 +3698,7 @@ constexpr bool is_bare(const gemm_slots& p) {
                                                                   sequence<gemm_slots> products) {
   sequence<int> narrow(g.size, 0);  // how many dropout GEMMs read a value as T
   for (const dropout_gemm& d : dropout_gemms)
-    for (const dropout_term& t : d.terms)
-      if (t.narrow >= 0) ++narrow[t.narrow];
+    if (d.narrow >= 0) ++narrow[d.narrow];
   node_set gone(products.size());
   for (int k = 0; k < products.size(); ++k) {
     const gemm_slots& t = products[k];

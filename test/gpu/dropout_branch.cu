@@ -7,7 +7,6 @@
 
 #include <cmath>
 #include <cstdio>
-#include <deque>
 #include <random>
 #include <vector>
 
@@ -50,9 +49,8 @@ struct device_numbers {
   }
 };
 
-// The error of a form relative to its formula; an expand may have several branches.
-double error_of(form form_kind, const sizes_of_case& s, dtype type, bool by_rank, bool drops, int padding,
-                int branches = 1) {
+// The error of a form relative to its formula.
+double error_of(form form_kind, const sizes_of_case& s, dtype type, bool by_rank, bool drops, int padding) {
   std::mt19937 engine(3);
   const auto rows = static_cast<std::size_t>(s.rows), columns = static_cast<std::size_t>(s.columns),
              rank = static_cast<std::size_t>(s.rank), pitch = rank + static_cast<std::size_t>(padding);
@@ -67,29 +65,24 @@ double error_of(form form_kind, const sizes_of_case& s, dtype type, bool by_rank
   REQUIRE(cudaMemcpy(seed_at.data(), &seed, 8, cudaMemcpyHostToDevice) == cudaSuccess);
   REQUIRE(cudaMemcpy(rate.memory.data(), &share, 4, cudaMemcpyHostToDevice) == cudaSuccess);
   gpu::dropout_gemm_args g;
-  g.wide = wide.element_ptr(), g.out = out.element_ptr(), g.rows = s.rows, g.columns = s.columns, g.terms = branches;
-  std::deque<device_numbers> narrow, factor;
-  for (int k = 0; k < branches; ++k) {
-    gpu::dropout_branch& b = g.term[k];
-    b.narrow = narrow.emplace_back(rows * pitch, type, engine, 1.0F).element_ptr();
-    b.factor = factor.emplace_back(rank * columns, dtype::f32, engine, 1.0F).element_ptr();
-    b.rank_step = by_rank ? s.columns : 1, b.column_step = by_rank ? 1 : s.rank;
-    b.rank = s.rank, b.pitch = s.rank + padding, b.salt = 5 + k, b.rate = rate.element_ptr();
-    if (drops) b.seed = seed_at.as<std::int64_t>();
-  }
+  g.wide = wide.element_ptr(), g.out = out.element_ptr(), g.rows = s.rows, g.columns = s.columns;
+  const device_numbers narrow(rows * pitch, type, engine, 1.0F), factor(rank * columns, dtype::f32, engine, 1.0F);
+  gpu::dropout_branch& b = g.branch;
+  b.narrow = narrow.element_ptr(), b.factor = factor.element_ptr();
+  b.rank_step = by_rank ? s.columns : 1, b.column_step = by_rank ? 1 : s.rank;
+  b.rank = s.rank, b.pitch = s.rank + padding, b.salt = 5, b.rate = rate.element_ptr();
+  if (drops) b.seed = seed_at.as<std::int64_t>();
   const gpu::launchers by = type == dtype::bf16 ? gpu::all_launchers<__nv_bfloat16>() : gpu::all_launchers<__half>();
   const status done = by.dropout_gemms(nullptr, form_kind, g);
   INFO(std::string(done.message()));
   REQUIRE(bool(done));
   REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
-  const auto drawn = [&](std::size_t k) {
-    return dropout_mask::of(seed, 5 + static_cast<long long>(k), static_cast<double>(share));
-  };
+  const dropout_mask drawn = dropout_mask::of(seed, 5, static_cast<double>(share));
   const auto x = [&](std::size_t i) {
-    return drops && drawn(0).drops(static_cast<long long>(i)) ? 0.0 : static_cast<double>(wide.numbers[i]);
+    return drops && drawn.drops(static_cast<long long>(i)) ? 0.0 : static_cast<double>(wide.numbers[i]);
   };
-  const auto a = [&](std::size_t k, std::size_t r, std::size_t c) {
-    return static_cast<double>(factor[k].numbers[by_rank ? r * columns + c : c * rank + r]);
+  const auto a = [&](std::size_t r, std::size_t c) {
+    return static_cast<double>(factor.numbers[by_rank ? r * columns + c : c * rank + r]);
   };
   const std::vector<float> found = out.read();
   double d = 0, n = 0;
@@ -97,12 +90,11 @@ double error_of(form form_kind, const sizes_of_case& s, dtype type, bool by_rank
     const std::size_t out_columns = form_kind == form::shrink ? rank : columns, row = i / out_columns,
                       c = i % out_columns;
     double sum = 0;
-    for (std::size_t k = 0; form_kind == form::shrink && k < columns; ++k) sum += x(row * columns + k) * a(0, c, k);
+    for (std::size_t k = 0; form_kind == form::shrink && k < columns; ++k) sum += x(row * columns + k) * a(c, k);
     for (std::size_t t = 0; form_kind == form::sum && t < rows; ++t)
-      sum += static_cast<double>(narrow[0].numbers[t * pitch + row]) * x(t * columns + c);
-    for (std::size_t k = 0; form_kind == form::expand && k < narrow.size(); ++k)
-      for (std::size_t r = 0; r < rank && !(drops && drawn(k).drops(static_cast<long long>(i))); ++r)
-        sum += static_cast<double>(narrow[k].numbers[row * pitch + r]) * a(k, r, c);
+      sum += static_cast<double>(narrow.numbers[t * pitch + row]) * x(t * columns + c);
+    if (form_kind == form::expand && !(drops && drawn.drops(static_cast<long long>(i))))
+      for (std::size_t r = 0; r < rank; ++r) sum += static_cast<double>(narrow.numbers[row * pitch + r]) * a(r, c);
     if (drops) sum *= 4.0 / 3;
     if (form_kind == form::expand) sum += static_cast<double>(wide.numbers[i]);
     d += (found[i] - sum) * (found[i] - sum), n += sum * sum;
@@ -126,7 +118,5 @@ TEST_CASE("gpu: narrow GEMMs with fused dropout") {
             const int padding = by_rank ? 0 : 16 - s.rank % 16;  // rows of T = dy B as a GEMM stores them
             const double most = type == dtype::f32 ? 1e-5 : 4e-3;
             CHECK(error_of(form_kind, s, type, by_rank, drops, padding) < most);
-            for (int branches = 2; form_kind == form::expand && branches <= max_dropout_terms; ++branches)
-              CHECK(error_of(form_kind, s, type, by_rank, drops, padding, branches) < most);
           }
 }

@@ -40,10 +40,9 @@ TEST_CASE("candidates: the heuristic's is first, and none occurs twice") {
 TEST_CASE("candidates: few tokens have several skinny shapes, many several tiles") {
   const auto few = candidates_of({dtype::bf16, 16, 4096, 4096, 16}, h200, every_gemm_kernel());
   CHECK(few.size() >= 4);
-  CHECK(has(few, "tiles"));
+  CHECK((has(few, "tiles of 128") && has(few, "tiles of 256")));
   const auto many = candidates_of({dtype::bf16, 4096, 4096, 4096, 16}, h200, every_gemm_kernel());
-  CHECK(has(many, "tiles of 256 by 4"));
-  CHECK(has(many, "tiles after a shrink"));
+  CHECK(many.size() == 2);
   for (const auto& w : many) CHECK((w.choice.path == gemm_path::gemm || w.choice.path == gemm_path::gemm_after_shrink));
 }
 TEST_CASE("candidates: only compiled kernels, and a single one if there is no choice") {

@@ -42,7 +42,7 @@ TEST_CASE("dropout branch: the GEMMs of a low-rank branch include dropout") {
   for (const dropout_gemm& d : back.all<dropout_gemm>()) {
     expands += d.form_kind == dropout_gemm::form::expand ? 1 : 0,
         sums += d.form_kind == dropout_gemm::form::sum ? 1 : 0;
-    CHECK(lora_pair.backward.n[d.terms[0].dropout].what == op::dropout);
+    CHECK(lora_pair.backward.n[d.dropout].what == op::dropout);
   }
   CHECK(expands == 1);
   CHECK(sums == 1);
@@ -67,16 +67,14 @@ TEST_CASE("dropout branch: the layer's GEMM reads U, and its dgrad makes T = dy 
   CHECK(given.a == none_id);
   CHECK(given.s == forth.all<dropout_gemm>()[0].result);
   CHECK(forth.launch_of[given.s] < forth.launch_of[forth.products[0].result]);
-  // Two layers with one input: dx is a sum of two such GEMMs, and one launch after them adds the dropout terms of both.
+  // Two layers with one input: dx is a sum of two such GEMMs, and a launch for each adds its dropout term.
   for (const saved_pair* pair : {&one, &both}) {
     const graph g = pair->backward;
     const launch_plan p = fuse(g, to);
     const int layers = pair == &one ? 1 : 2,
               factors = pair == &one ? 0 : 2;  // dy of a layer is dy times the other layer's output
     REQUIRE(p.products.size() == layers);
-    CHECK(p.launches.size() == 2 * layers + 1 + factors);
-    for (const dropout_gemm& d : p.all<dropout_gemm>())
-      CHECK(d.terms.size() == (d.form_kind == dropout_gemm::form::expand ? layers : 1));
+    CHECK(p.launches.size() == 3 * layers + factors);
     for (const launch& l : p.launches) {
       const gemm_launch* const gemm = p.as<gemm_launch>(l);
       if (gemm == nullptr) continue;
@@ -90,8 +88,7 @@ TEST_CASE("dropout branch: the layer's GEMM reads U, and its dgrad makes T = dy 
       CHECK(gemm->fused_wgrads[1] < 0);
       CHECK(p.all<wgrad_sum>()[gemm->fused_wgrads[0]].left == s.x);
       for (const dropout_gemm& d : p.all<dropout_gemm>())
-        for (const dropout_term& t : d.terms)
-          if (t.narrow == s.branches[0].s) CHECK(p.launch_of[d.result] > p.launch_of[s.result]);
+        if (d.narrow == s.branches[0].s) CHECK(p.launch_of[d.result] > p.launch_of[s.result]);
     }
   }
 }

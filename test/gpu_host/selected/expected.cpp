@@ -90,7 +90,7 @@ void others(const kernel_selection& have) {
     for (const char* const name : names)
       if (!(have.nodes & graft::op_bit(what)).any()) std::printf("without %s\n", name);
   };
-  evaluated(graft::op::rotate, {"rotate_rows_kernel", "rotate_skinny_kernel"});
+  evaluated(graft::op::rotate, {"rotate_rows_kernel"});
   evaluated(graft::op::rotate_grad, {"(graft::gpu::wgrad_form)1"});
   evaluated(graft::op::attention, {"attention_rows_kernel"});
   evaluated(graft::op::inverse, {"inverses", "warp_inverses"}), evaluated(graft::op::softmax, {"softmaxes"});

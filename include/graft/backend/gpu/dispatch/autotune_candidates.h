@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Autotuning candidates: the launches of one GEMM, grouped GEMM or attention that may be timed against each other. The
-// first candidate is the choice of the dispatch rules (gemm.h, attention.h); the others are what the rules choose from
-// a subset of the kernels. All compute the same value, but sums may be added in another order. Needs no CUDA header.
+// first candidate is the choice of the dispatch rules (gemm.h, attention.h); for a GEMM the others are what the rules
+// choose from the kernels of one tile shape. All compute the same value, but sums may be added in another order. Needs
+// no CUDA header.
 #pragma once
 #include <graft/backend/gpu/dispatch/attention.h>
 #include <graft/core/algorithm.h>
@@ -13,54 +14,33 @@
 namespace graft::gpu {
 
 template <class Choice> struct candidate {
-  const char* name;
+  std::string name;
   Choice choice;
 };
 template <class Choice> using candidates = sequence<candidate<Choice>>;
 
-// A restriction of the GEMM rule to some kernels.
-struct gemm_variant {
-  const char* name;
-  gemm_kernel_mask among;
-  int group = 0;  // tile rows per group of the tile order (L2 reuse); 0: the rule's choice
-};
-namespace detail {
-inline constexpr gemm_kernel_mask every_kernel_bit{~std::uint64_t{0}, ~std::uint32_t{0}, ~std::uint32_t{0}};
-constexpr gemm_kernel_mask only_skinny_shape(int shape) {
-  gemm_kernel_mask l{0, ~std::uint32_t{0}};
-  for (const int tokens : {8, 16, 64})
-    for (const int rank : {0, 16, 32, 64}) l.add_skinny(tokens, shape, rank);
-  return l;
-}
-constexpr gemm_kernel_mask only_gemm_tile(int tile_n) {
-  constexpr std::uint32_t ten = (1U << gemm_variant_count) - 1;
-  return {~std::uint64_t{0}, ~(tile_n == 128 ? ten << gemm_variant_count : ten), ~std::uint32_t{0}};
-}
-constexpr gemm_kernel_mask without_inner_shrink() {  // without kernels that fuse the shrink
-  gemm_kernel_mask l = every_kernel_bit;
+// Calls f with the rule's own choice, and with the GEMM kernels of each tile shape that dispatch lists: the rule then
+// chooses among those.
+template <class F> void each_tile_shape(const F& f) {
+  f(std::string("rule"), gemm_kernel_mask{~std::uint64_t{0}, ~std::uint32_t{0}, ~std::uint32_t{0}});
+  for (int shape = 0; shape < fallback_shape; ++shape) {
+    gemm_kernel_mask kernels{0, ~std::uint32_t{0}};
+    for (const int tokens : {8, 16, 64})
+      for (const int rank : {0, 16, 32, 64}) kernels.add_skinny(tokens, shape, rank);
+    f("skinny shape " + std::to_string(shape), kernels);
+  }
+  for (int shape = 0; shape < skinny_nn_shape_count; ++shape) {
+    gemm_kernel_mask kernels{0, ~std::uint32_t{0}};
+    for (const int rank : {0, 16, 32, 64}) kernels.add_skinny_nn(shape, rank);
+    f("skinny NN shape " + std::to_string(shape), kernels);
+  }
+  constexpr std::uint32_t variants = (1U << gemm_variant_count) - 1;
   for (const int tile : {128, 256})
-    for (const int first : {0, first_nn})
-      for (const int rank : {16, 32, 64})
-        l.gemms &= ~(1U << gemm_kernel_mask::gemm_bit(tile, first + rank_index(rank)));
-  return l;
+    f("tiles of " + std::to_string(tile),
+      gemm_kernel_mask{0, ~(tile == 128 ? variants << gemm_variant_count : variants)});
 }
-}  // namespace detail
 
-inline constexpr gemm_variant gemm_candidates[] = {
-    {"rule", detail::every_kernel_bit},
-    {"skinny shape 0", detail::only_skinny_shape(0)},
-    {"skinny shape 1", detail::only_skinny_shape(1)},
-    {"skinny shape 2", detail::only_skinny_shape(2)},
-    {"skinny shape 3", detail::only_skinny_shape(3)},
-    {"tiles", {0, ~std::uint32_t{0}}},
-    {"tiles of 128", detail::only_gemm_tile(128)},
-    {"tiles of 256", detail::only_gemm_tile(256)},
-    {"tiles of 256 by 4", detail::only_gemm_tile(256), 4},
-    {"tiles of 256 by 16", detail::only_gemm_tile(256), 16},
-    {"tiles after a shrink", detail::without_inner_shrink()},
-};
-
-template <class Choice> void add_candidate(candidates<Choice>& to, const char* name, const Choice& choice) {
+template <class Choice> void add_candidate(candidates<Choice>& to, const std::string& name, const Choice& choice) {
   for (const candidate<Choice>& known : to)
     if (known.choice == choice) return;
   to.push({name, choice});
@@ -71,26 +51,21 @@ inline candidates<gemm_choice> candidates_of(const gemm_problem& p, const target
                                              const gemm_kernel_mask& have) {
   const gemm_choice rule = choose(p, device, have);
   candidates<gemm_choice> all;
-  const int m_pairs = static_cast<int>((p.m + 255) / 256);
-  for (const gemm_variant& v : gemm_candidates) {
-    gemm_choice c = choose(p, device, have & v.among);
+  each_tile_shape([&](const std::string& name, const gemm_kernel_mask& among) {
+    const gemm_choice c = choose(p, device, have & among);
     const bool tiled = c.path == gemm_path::gemm || c.path == gemm_path::gemm_after_shrink;
-    if ((c.path != gemm_path::skinny && !tiled && c.path != rule.path) || c.fused_wgrads != rule.fused_wgrads) continue;
-    if (v.group > 0) {
-      if (!tiled || min_of(v.group, m_pairs) == min_of(c.group, m_pairs)) continue;
-      if (c.owners > 0 && !owners_are_resident(c.owners, v.group, m_pairs, c.pairs)) continue;
-      c.group = v.group;
-    }
-    add_candidate(all, v.name, c);
-  }
+    if ((c.path == gemm_path::skinny || tiled || c.path == rule.path) && c.fused_wgrads == rule.fused_wgrads)
+      add_candidate(all, name, c);
+  });
   return all;
 }
 inline candidates<skinny_choice> grouped_candidates(const gemm_problem* shapes, int count, const target& device,
                                                     const gemm_kernel_mask& have) {
   candidates<skinny_choice> all;
-  for (const gemm_variant& v : gemm_candidates)
-    if (const skinny_choice c = choose_grouped(shapes, count, device, have & v.among); c.rows > 0)
-      add_candidate(all, v.name, c);
+  each_tile_shape([&](const std::string& name, const gemm_kernel_mask& among) {
+    if (const skinny_choice c = choose_grouped(shapes, count, device, have & among); c.rows > 0)
+      add_candidate(all, name, c);
+  });
   return all;
 }
 // Candidates of decode attention; prefill has only the rule's choice.

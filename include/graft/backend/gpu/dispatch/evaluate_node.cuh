@@ -16,7 +16,6 @@
 #include <graft/backend/gpu/kernels/linalg/dense.cuh>
 #include <graft/backend/gpu/kernels/linalg/neumann_block.cuh>
 #include <graft/backend/gpu/kernels/rotation/block_diagonal.cuh>
-#include <graft/backend/gpu/kernels/rotation/skinny.cuh>
 #include <graft/backend/gpu/kernels/rotation/wgrad.cuh>
 #include <graft/backend/gpu/kernels/rowwise/cross_entropy.cuh>
 #include <graft/backend/gpu/kernels/rowwise/norm_backward.cuh>
@@ -132,8 +131,8 @@ template <bool Compiled, class On> struct compiled_on {
     if constexpr (Compiled) return rotate(to.on, t);
     return not_compiled("rotate");
   }
-  template <class Real> friend status rotate_skinny(const compiled_on& to, const skinny_rotations<Real>& all) {
-    if constexpr (Compiled) return rotate_skinny(to.on, all);
+  template <class Real> friend status rotate_grouped(const compiled_on& to, const grouped_rotations<Real>& all) {
+    if constexpr (Compiled) return rotate_grouped(to.on, all);
     return not_compiled("rotate");
   }
   template <class Real> friend status run_rotation_wgrad(const compiled_on& to, const rotation_wgrad<Real>& r) {
@@ -319,7 +318,7 @@ status evaluator<Real>::run(const On& on, id i, tensor<Real> out, const operands
       return run_neumann_backward(with<Ops, op::neumann_grad>(on),
                                   neumann_grads<Real>{out, x.a, x.b, neumann_series(argument(v, 0)), doubles});
     case op::rotate:
-      if (x.rotations != nullptr) return rotate_skinny(with<Ops, op::rotate>(on), *x.rotations);
+      if (x.rotations != nullptr) return rotate_grouped(with<Ops, op::rotate>(on), *x.rotations);
       if (x.composes)
         return compose(with<Ops, op::rotate>(on), x.b.p, rotation(x.b, g.sizes.value(v.d[3], s), v.tb),
                        static_cast<Real*>(out.p.at));

@@ -38,7 +38,7 @@ class parameter_expressions {
     const tensor<float> factor = v[n.b];
     dropout_gemm_args with;
     with.wide = weight->p, with.rows = weight->d[2], with.columns = static_cast<int>(weight->d[3]);
-    dropout_branch& a = with.term[0];
+    dropout_branch& a = with.branch;
     a.factor = factor.p, a.rank = static_cast<int>(factor.d[n.tb ? 2 : 3]);
     a.rank_step = n.tb ? factor.d[3] : 1, a.column_step = n.tb ? 1 : factor.d[3];
     const result<element_ptr<float>> storage = v.allocate(i);

@@ -433,7 +433,7 @@ template <class T> status program<T>::reserve_values(binding<T>& with, const siz
         if (const id o = unshaped(g_, g_[l.first].operand(k)); o >= 0 && stored_as_t_[o]) stored_as_t_.add(l.first);
   for (const dropout_gemm& d : p_.all<dropout_gemm>()) {
     store_as_t(unshaped(g_, d.wide));
-    for (const dropout_term& t : d.terms) store_as_t(unshaped(g_, t.narrow));
+    store_as_t(unshaped(g_, d.narrow));
     if (d.form_kind != dropout_gemm::form::sum) store_as_t(d.result);
   }
   for (const matrix_chain& c : p_.all<matrix_chain>())

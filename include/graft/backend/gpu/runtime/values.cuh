@@ -154,7 +154,7 @@ class values {
   // read except x is unchanged since the last call, so that the kernel may prefetch it before griddepcontrol.wait.
   status compute_rotations(cudaStream_t stream, const id* rotations, int count, id x, element_ptr<float> const* to,
                            bool early) {
-    skinny_rotations<float> all;
+    grouped_rotations<float> all;
     all.count = count, all.x = (*this)[x], all.early = early;
     for (int k = 0; k < count; ++k) {
       const node& v = (*g_)[rotations[k]];

@@ -33,7 +33,7 @@ template <class Real> struct expert_branch {
   tensor<Real> a, b;
   bool tb = false;
 };
-template <class Real> struct skinny_rotations;
+template <class Real> struct grouped_rotations;
 // Operands of one graph node that is evaluated on the device. A scalar is a tensor of one element, read on the device.
 template <class Real> struct operands {
   tensor<Real> a, b, c;
@@ -43,8 +43,8 @@ template <class Real> struct operands {
   bool overwrites = false;   // rotation gradient: the result is uninitialized and is overwritten instead of added to
   Real* composed = nullptr;  // rotation with several butterfly factors: their precomputed product
   bool composes = false;     // compute that product only, without rotating anything
-  const expert_branch<Real>* branch = nullptr;        // of a product of experts
-  const skinny_rotations<Real>* rotations = nullptr;  // several rotations of few rows in one launch
+  const expert_branch<Real>* branch = nullptr;         // of a product of experts
+  const grouped_rotations<Real>* rotations = nullptr;  // several rotations of one x in one launch
 };
 
 }  // namespace graft::gpu

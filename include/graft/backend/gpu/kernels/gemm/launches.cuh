@@ -110,8 +110,8 @@ template <> struct launch_on_gpu<gemm_launch> {
       return done.failure();
     return true;
   }
-  // Computes the rotations x R that the GEMMs of a launch read: by one kernel for up to 64 rows, else one after the
-  // other.
+  // Computes the rotations x R that the GEMMs of a launch read: by one kernel where one takes all of them, else one
+  // after the other.
   template <class T> static status rotate_inputs(execution<T>& e, const gemm_launch& l) {
     id rotations[max_segments] = {};
     element_ptr<float> to[max_segments];

@@ -10,9 +10,8 @@ namespace graft::gpu {
 constexpr bool composes_factors(long long factors, long long block, long long columns) {
   return factors > 1 && factors <= 5 && 32 % (block << (factors - 1)) == 0 && columns % 32 == 0;
 }
-// Do the input rotations of a launch run as one kernel (kernels/rotation/skinny.cuh)? Up to 64 rows, one factor each or
-// composed, blocks that divide 32 columns.
-inline constexpr int max_skinny_rotation_rows = 64;
+// Do the input rotations of a launch run as one kernel (kernels/rotation/block_diagonal.cuh)? One factor each or
+// composed, and blocks that divide 32 columns.
 constexpr bool rotations_share_kernel(const graph& g, const id* rotations, int count, const size_values& s, dtype type,
                                       const target& t) {
   auto size = [&](id of, int axis) { return g.sizes.value(g[of].d[axis], s); };
@@ -20,7 +19,7 @@ constexpr bool rotations_share_kernel(const graph& g, const id* rotations, int c
   for (int k = 0; k < count; ++k) {
     const long long rows = size(rotations[k], 2), columns = size(rotations[k], 3), factors = size(g[rotations[k]].b, 0),
                     block = size(g[rotations[k]].b, 3);
-    all = all && rows > 0 && rows <= max_skinny_rotation_rows && columns % 32 == 0 && block > 0 && 32 % block == 0 &&
+    all = all && rows > 0 && columns % 32 == 0 && block > 0 && 32 % block == 0 &&
           (factors == 1 || composes_factors(factors, block, columns));
   }
   return all;

@@ -3,7 +3,7 @@
 //
 //   shrink        U = drop(x) Aᵀ
 //   sum (wgrad)   D = Tᵀ drop(x)
-//   expand        y = other + Σ drop(T A) over up to three branches
+//   expand        y = other + drop(T A)
 //
 //   x, other, y [rows, columns]    A [rank, columns]    T, U [rows, rank], rank <= 64    D [rank, columns]
 //
@@ -63,25 +63,16 @@ struct dropout_branch {
 struct dropout_gemm_args {
   element_ptr<float> wide, out;  // x, or the summand of an expand, [rows, columns]; the result
   long long rows = 0;
-  int columns = 0, terms = 1;
-  dropout_branch term[max_dropout_terms];
+  int columns = 0;
+  dropout_branch branch;
 
-  int largest_rank() const {
-    int most = 0;
-    for (int k = 0; k < terms; ++k) most = max_of(most, term[k].rank);
-    return most;
-  }
   // Whether the tensor-core kernels below can run it; otherwise it is computed entry by entry (dropout_entry).
   bool fits() const {
     auto aligned = [](const element_ptr<float>& p) { return reinterpret_cast<std::uintptr_t>(p.at) % 16 == 0; };
-    bool all =
-        columns % 32 == 0 && rows * columns <= 1LL << 34 && is_16_bit(wide.type) && aligned(wide) && aligned(out);
-    for (int k = 0; k < terms; ++k) {
-      const dropout_branch& t = term[k];
-      all = all && t.rank <= 64 && t.rank % 2 == 0 && t.pitch % 2 == 0 && aligned(t.factor) && aligned(t.narrow) &&
-            (t.narrow.at == nullptr || t.narrow.type == wide.type);
-    }
-    return all;
+    const dropout_branch& t = branch;
+    return columns % 32 == 0 && rows * columns <= 1LL << 34 && is_16_bit(wide.type) && aligned(wide) && aligned(out) &&
+           t.rank <= 64 && t.rank % 2 == 0 && t.pitch % 2 == 0 && aligned(t.factor) && aligned(t.narrow) &&
+           (t.narrow.at == nullptr || t.narrow.type == wide.type);
   }
 };
 
@@ -140,7 +131,7 @@ __global__ void __launch_bounds__(32 * dropout_kernels::wide_block_warps) dropou
   pdl_begin();
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32), q = lane % 4,
             row0 = static_cast<int>(blockIdx.x) * 32 + lane / 4;
-  const dropout_branch& t = g.term[0];
+  const dropout_branch& t = g.branch;
   const dropout_kernels::dropout_draws d(t.drawn());
   const auto vec4s = static_cast<std::uint32_t>(g.columns / 4);
   const T* const x = static_cast<const T*>(g.wide.at);
@@ -209,7 +200,7 @@ __global__ void __launch_bounds__(32 * dropout_kernels::wide_block_warps) dropou
   pdl_begin();
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32), q = lane % 4,
             column = static_cast<int>(blockIdx.x) * 32 + lane / 4 * 4, rank0 = static_cast<int>(blockIdx.y) * 16;
-  const dropout_branch& t = g.term[0];
+  const dropout_branch& t = g.branch;
   const dropout_kernels::dropout_draws d(t.drawn());
   const auto vec4s = static_cast<std::uint32_t>(g.columns / 4), four = static_cast<std::uint32_t>(column / 4);
   const auto rows = static_cast<int>(g.rows);
@@ -268,8 +259,8 @@ __global__ void __launch_bounds__(32 * dropout_kernels::wide_block_warps) dropou
 #endif
 }
 
-// expand: a warp computes 32 columns of expanded_rows(Tiles) rows. All rows of the summand are loaded first; then the
-// branches are added one after another, with their part of A in registers.
+// expand: a warp computes 32 columns of expanded_rows(Tiles) rows. All rows of the summand are loaded first; its part of
+// A is in registers.
 template <class T, int Tiles>
 __global__ void __launch_bounds__(dropout_kernels::threads)
     dropout_expand_kernel(const __grid_constant__ dropout_gemm_args g) {
@@ -296,46 +287,43 @@ __global__ void __launch_bounds__(dropout_kernels::threads)
       sum[h][2 * t] = two.x, sum[h][2 * t + 1] = two.y;
     }
   }
-#pragma unroll 1
-  for (int k = 0; k < g.terms; ++k) {
-    const dropout_branch& b = g.term[k];
-    const dropout_kernels::dropout_draws d(b.drawn());
-    const float scale = b.scale();
-    std::uint32_t right[Tiles][4][2];  // B fragments: product t yields columns 8 q + 2 t and 8 q + 2 t + 1
+  const dropout_branch& b = g.branch;
+  const dropout_kernels::dropout_draws d(b.drawn());
+  const float scale = b.scale();
+  std::uint32_t right[Tiles][4][2];  // B fragments: product t yields columns 8 q + 2 t and 8 q + 2 t + 1
 #pragma unroll
-    for (int n = 0; n < Tiles; ++n)
+  for (int n = 0; n < Tiles; ++n)
 #pragma unroll
-      for (int t = 0; t < 4; ++t)
-#pragma unroll
-        for (int h = 0; h < 2; ++h) {
-          const int r = 16 * n + 2 * q + 8 * h, c = first + lane / 8 * 8 + 2 * t + lane / 4 % 2;
-          right[n][t][h] = pack<T>(b.entry(r, c), b.entry(r + 1, c));
-        }
-#pragma unroll
-    for (int step = 0; step < steps; ++step) {
-      const int row = row0 + 16 * step;
-      float acc[4][4] = {};
-#pragma unroll
-      for (int n = 0; n < Tiles; ++n) {
-        const int r = 16 * n + 2 * q;
-        const std::uint32_t left[4] = {dropout_kernels::load_two_ranks<T>(b, row, rows, r),
-                                       dropout_kernels::load_two_ranks<T>(b, row + 8, rows, r),
-                                       dropout_kernels::load_two_ranks<T>(b, row, rows, r + 8),
-                                       dropout_kernels::load_two_ranks<T>(b, row + 8, rows, r + 8)};
-#pragma unroll
-        for (int t = 0; t < 4; ++t) ptx::mma_m16n8k16<T>(acc[t], left, right[n][t]);
-      }
+    for (int t = 0; t < 4; ++t)
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const std::uint32_t at = static_cast<std::uint32_t>(row + 8 * h) * vec4s + four;
-        const uint2 low = d.at(at), high = d.at(at + 1);
-        const std::uint32_t words[4] = {low.x, low.y, high.x, high.y};
-        float(&to)[8] = sum[2 * step + h];
+        const int r = 16 * n + 2 * q + 8 * h, c = first + lane / 8 * 8 + 2 * t + lane / 4 % 2;
+        right[n][t][h] = pack<T>(b.entry(r, c), b.entry(r + 1, c));
+      }
 #pragma unroll
-        for (int t = 0; t < 4; ++t) {
-          if (!d.drops_first(words[t])) to[2 * t] += scale * acc[t][2 * h];
-          if (!d.drops_second(words[t])) to[2 * t + 1] += scale * acc[t][2 * h + 1];
-        }
+  for (int step = 0; step < steps; ++step) {
+    const int row = row0 + 16 * step;
+    float acc[4][4] = {};
+#pragma unroll
+    for (int n = 0; n < Tiles; ++n) {
+      const int r = 16 * n + 2 * q;
+      const std::uint32_t left[4] = {dropout_kernels::load_two_ranks<T>(b, row, rows, r),
+                                     dropout_kernels::load_two_ranks<T>(b, row + 8, rows, r),
+                                     dropout_kernels::load_two_ranks<T>(b, row, rows, r + 8),
+                                     dropout_kernels::load_two_ranks<T>(b, row + 8, rows, r + 8)};
+#pragma unroll
+      for (int t = 0; t < 4; ++t) ptx::mma_m16n8k16<T>(acc[t], left, right[n][t]);
+    }
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const std::uint32_t at = static_cast<std::uint32_t>(row + 8 * h) * vec4s + four;
+      const uint2 low = d.at(at), high = d.at(at + 1);
+      const std::uint32_t words[4] = {low.x, low.y, high.x, high.y};
+      float(&to)[8] = sum[2 * step + h];
+#pragma unroll
+      for (int t = 0; t < 4; ++t) {
+        if (!d.drops_first(words[t])) to[2 * t] += scale * acc[t][2 * h];
+        if (!d.drops_second(words[t])) to[2 * t + 1] += scale * acc[t][2 * h + 1];
       }
     }
   }
@@ -375,7 +363,7 @@ struct dropout_entry {
   }
   template <class Team> __host__ __device__ void operator()(long long i, Team t) const {
     float sum = form_kind == dropout_gemm::form::expand ? g.wide[i] : 0.0F;
-    for (int k = 0; k < g.terms; ++k) sum += partial(g.term[k], i, t);
+    sum += partial(g.branch, i, t);
     if (t.is_leader()) g.out.put(i, sum);
   }
 };
@@ -387,7 +375,7 @@ template <class T, int Tiles> status run_dropout_shrink(cudaStream_t stream, con
                     dim3(32 * dropout_kernels::wide_block_warps), "GEMM with dropout", g);
 }
 template <class T> status run_dropout_wgrad(cudaStream_t stream, const dropout_gemm_args& g) {
-  const dim3 grid(dropout_grid(g.columns, 32), dropout_grid(g.term[0].rank, 16));
+  const dim3 grid(dropout_grid(g.columns, 32), dropout_grid(g.branch.rank, 16));
   return launch_pdl(stream, &dropout_wgrad_kernel<T>, grid, dim3(32 * dropout_kernels::wide_block_warps),
                     "GEMM with dropout", g);
 }
@@ -400,7 +388,7 @@ template <class T, int Tiles> status run_dropout_expand(cudaStream_t stream, con
 template <class T>
 status launch_dropout_gemm(cudaStream_t stream, dropout_gemm::form form_kind, const dropout_gemm_args& g) {
   using form = dropout_gemm::form;
-  const int rank = g.largest_rank();
+  const int rank = g.branch.rank;
   const long long entries = form_kind == form::sum ? static_cast<long long>(rank) * g.columns
                                                    : g.rows * (form_kind == form::shrink ? rank : g.columns);
   if (entries == 0) return ok;

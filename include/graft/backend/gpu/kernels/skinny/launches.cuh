@@ -22,23 +22,20 @@ template <> struct launch_on_gpu<dropout_gemm> {
     dropout_gemm_args with;
     const tensor<float> wide = e.values_[d.wide];
     with.wide = wide.p, with.out = to, with.rows = wide.d[2], with.columns = static_cast<int>(wide.d[3]);
-    with.terms = 0;
-    for (const dropout_term& of : d.terms) {
-      dropout_branch& t = with.term[with.terms++];
-      if (of.narrow >= 0) {
-        const wgrad_operand from = e.operand_of(of.narrow);
-        t.narrow = from.elements(), t.rank = from.columns, t.pitch = from.pitch;
-      }
-      if (of.factor >= 0) {
-        const tensor<float> a = e.values_[of.factor];
-        t.factor = a.p;
-        t.rank = static_cast<int>(a.d[of.factor_rank_major ? 2 : 3]);
-        t.rank_step = of.factor_rank_major ? a.d[3] : 1, t.column_step = of.factor_rank_major ? 1 : a.d[3];
-      }
-      const graft::node& v = e.g_[of.dropout];
-      t.seed = static_cast<const std::int64_t*>(e.tensor_at(v.b));
-      t.salt = e.g_.sizes.value(v.k[0], e.call_.sizes), t.rate = e.values_[v.c].p;
+    dropout_branch& t = with.branch;
+    if (d.narrow >= 0) {
+      const wgrad_operand from = e.operand_of(d.narrow);
+      t.narrow = from.elements(), t.rank = from.columns, t.pitch = from.pitch;
     }
+    if (d.factor >= 0) {
+      const tensor<float> a = e.values_[d.factor];
+      t.factor = a.p;
+      t.rank = static_cast<int>(a.d[d.factor_rank_major ? 2 : 3]);
+      t.rank_step = d.factor_rank_major ? a.d[3] : 1, t.column_step = d.factor_rank_major ? 1 : a.d[3];
+    }
+    const graft::node& v = e.g_[d.dropout];
+    t.seed = static_cast<const std::int64_t*>(e.tensor_at(v.b));
+    t.salt = e.g_.sizes.value(v.k[0], e.call_.sizes), t.rate = e.values_[v.c].p;
     const auto multiply = e.kernels_.launches.dropout_gemms;
     return multiply != nullptr ? multiply(e.stream_, d.form_kind, with) : launch_not_compiled("a GEMM with dropout");
   }
