@@ -44,7 +44,7 @@ template <class Engine> causal_lm<Engine> tuned(const std::string& family, const
 }
 
 using sequences = std::vector<std::vector<std::int64_t>>;
-const sequences prompts{{5, 9, 200, 31}, {7}, {100, 101, 102, 103, 104, 105, 106}};
+const sequences prompts{{5, 9, 20, 31}, {7}, {10, 11, 12, 13, 14, 15, 16}};  // the smallest vocabulary has 32 tokens
 
 template <class Engine>
 sequences generated(causal_lm<Engine>& model, const sequences& from, const sampling_settings& how, step_mode steps) {
