@@ -19,8 +19,8 @@
 // On the experts of a mixture W is [1, experts, out, in], the formula is that of one expert, and each has tensors of
 // its own; a formula that reads other tensors than matrices, or combines rows otherwise, does not exist there.
 // As a value (`formula`) an adapter is these functions, so that passes take it and a program can hold a list of them.
-// The adapters of the library (adapter/all.h) also state the `method` by which a program finds them, the `kinds` of
-// layer on which they exist, and a `sample` of sizes that tests, examples and benchmarks run them with.
+// The adapters of the library (adapter/all.h) have three more members: method, the name by which a program finds them;
+// kinds, the kinds of layer on which they exist; sample, the sizes that tests, examples and benchmarks run them with.
 #pragma once
 #include <graft/graph/formula.h>
 

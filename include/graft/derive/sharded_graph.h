@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The graph of one rank while shard() builds it: where each value of the whole graph is found, and how a value changes
 // its placement. Sharded values are padded with zeros and all-reduced to become replicated; replicated ones are sliced.
-// Ranks divide named sizes: `out` of a layer, or the heads of a block. A size that follows from a divided one is
+// Ranks divide named sizes: "out" of a layer, or the heads of a block. A size that follows from a divided one is
 // divided too, out / b as well as 2 out. A rank has one of `ranks` equal parts, the one numbered `rank`; both are sizes
 // of the graph, so that all ranks have the same graph and differ only in one number.
 #pragma once

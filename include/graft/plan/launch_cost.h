@@ -22,7 +22,8 @@ struct launch_estimate {
   }
 };
 
-// `type` is the element type of weights and activations; `seen` is the number of cached keys that a row attends to.
+// `type` is the element type of weights and activations; `cached_keys` is the number of cached keys that a row attends
+// to.
 [[gnu::cold]] constexpr launch_estimate estimate_launch(const graph& g, const launch_plan& p, int k,
                                                         const size_values& s, dtype type, long long cached_keys,
                                                         const quant_format& stored = {}) {

@@ -23,7 +23,7 @@ struct launch_plan {
   sequence<launch> launches;
   sequence<id> nodes;  // the nodes of all launches, in order of computation
   launch_kinds::values<detail::list_of> lists;
-  sequence<gemm_slots> products;  // of all gemm_launches
+  sequence<gemm_slots> products;  // the products of all gemm_launch values
   int input_norm = -1;  // the norm of the graph's input, which the previous graph can fuse: index of a rowwise_launch
   sequence<int> launch_of;  // by node; -1: precomputed, or a leaf
   sequence<launch_slot> slot_of;

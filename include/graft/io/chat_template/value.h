@@ -62,7 +62,7 @@ struct payload {
 
 struct value {
   kind what = kind::undefined;
-  bool markup = false;  // a string that went through `safe` or `escape`: adding to it escapes the other operand
+  bool markup = false;  // a string that went through the filter safe or escape: adding to it escapes the other operand
   union {
     std::int64_t whole = 0;  // an integer or boolean
     double real;

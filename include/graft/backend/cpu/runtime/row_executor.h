@@ -270,7 +270,7 @@ template <class Real> class row_executor {
     evaluate(begin, out, x);
     return 1 + end.count;
   }
-  // True if a shrink result is computed together with the sum that reads its branch (buffers::along).
+  // True if a shrink result is computed together with the sum that reads its branch (buffers::computed_with).
   bool waits_for(id value, id sum) const { return value >= 0 && f_->where.computed_with[value] == sum; }
   void compute_deferred(id product, id sum, const row_range& all, const evaluator<Real>& evaluate) const {
     if (const id s = f_->g[product].a; waits_for(s, sum)) compute(s, all, evaluate);
