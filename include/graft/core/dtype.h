@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Element types (dtype) and storage types. A *storage* type says how a tensor is stored in memory; products accumulate
-// in its *compute* type: float for every storage type of at most 32 bits, double for double.
+// Element types (dtype) and storage types. A *storage* type says how a tensor is stored in memory; in this mixed
+// precision, products accumulate in its *compute* type: float for every storage type of at most 32 bits, double for
+// double.
 #pragma once
 #include <cstdint>
 

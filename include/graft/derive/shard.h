@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tensor-parallel sharding: shard() turns a graph into the graph of one of several ranks that divide some of its sizes.
 // Every value is replicated, a shard of an axis, or a partial sum; how an operation passes that on is in the op table
-// (axes, sums, split). Where experts are divided, a rank computes the rows that choose its own. A base tensor is stored
-// as this rank's shard. The other tensors of an adapter are small and replicated, and a rank slices them. Where an
-// operation needs all of a value, shards are padded with zeros and all-reduced; a partial sum passes through operations
-// that are linear in it and is all-reduced as late as possible. It works for any graph: forward, backward, a block.
+// (axes, sums, split). Where experts are divided (expert parallelism), a rank computes the rows that choose its own. A
+// base tensor is stored as this rank's shard. The other tensors of an adapter are small and replicated, and a rank
+// slices them. Where an operation needs all of a value, shards are padded with zeros and all-reduced; a partial sum
+// passes through operations that are linear in it and is all-reduced as late as possible. It works for any graph:
+// forward, backward, a block.
 #pragma once
 #include <graft/derive/shard_loss.h>
 #include <graft/derive/sharded_graph.h>

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shape rules of a mixture of experts. A row of x takes k experts, so that tokens * k rows, sorted by expert, are
-// multiplied by the experts' matrices; which rows an expert has is known at run time only, and their number is bounded
-// by tokens * k. Weights have the expert axis second, [1, experts, out, in], and all other tensors of an expert too.
+// Shape rules of a mixture of experts: top-k routing, dispatch (permute tokens), combine (unpermute). A row of x takes
+// k experts, so that tokens * k rows, sorted by expert, are multiplied by the experts' matrices; which rows an expert
+// has is known at run time only, and their number is bounded by tokens * k. Weights have the expert axis second, [1,
+// experts, out, in], and all other tensors of an expert too.
 //
 // `routing` is a matrix [tokens * k, 3] of whole numbers: of sorted row p its token and its expert, and of the j-th
 // expert of token t, in the order of the experts, its sorted row (line t * k + j). A call may be computed in chunks of

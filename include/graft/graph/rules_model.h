@@ -5,8 +5,9 @@
 
 namespace graft {
 
-// Options of attention. With a soft cap c, scores s become c tanh(s / c). With sinks, `qkv` has one more column for
-// each query head, whose exponential joins the softmax's denominator and has no value (gpt-oss); k[2] is then 1.
+// Options of attention. With a soft cap c (softcap, attn_logit_softcapping), scores s become c tanh(s / c). With
+// attention sinks, `qkv` has one more column for each query head, whose exponential joins the softmax's denominator and
+// has no value (gpt-oss); k[2] is then 1.
 struct attention_options {
   double soft_cap = 0;  // 0: none
   bool sinks = false;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decoders: how the texts of tokens become text (ByteLevel, Metaspace, ByteFallback, Fuse, Strip, Replace), one step
-// after the other over the list of tokens, which is joined at the end.
+// Decoders (detokenization): how the texts of tokens become text (ByteLevel, Metaspace, ByteFallback, Fuse, Strip,
+// Replace), one step after the other over the list of tokens, which is joined at the end.
 #pragma once
 #include <graft/io/tokenizer/pretokenizer.h>
 #include <graft/io/tokenizer/text_stream.h>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Mixture of experts: routing, rows sorted by expert and their sums, and products of each expert's rows with its own
-// matrix. An expert's rows are one GEMM without padding, and one row is a GEMV. Where there are many experts with rows
-// and none of them has most of the work, threads take whole experts, else they divide each product. All sums have a
-// fixed order.
+// Mixture of experts: top-k routing, dispatch (tokens permuted into the order of the experts) and combine (unpermute),
+// and products of each expert's rows with its own matrix. An expert's rows are one GEMM without padding, and one row is
+// a GEMV. Where there are many experts with rows and none of them has most of the work, threads take whole experts,
+// else they divide each product. All sums have a fixed order.
 #pragma once
 #include <graft/backend/cpu/gemm/matmul.h>
 #include <graft/graph/rules_experts.h>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// PTX wrappers: mbarrier, TMA (cp.async.bulk), cp.async, thread block clusters and distributed shared memory,
-// setmaxnreg, ldmatrix and stmatrix, programmatic dependent launch, and acquire/release flags in global memory. They
-// are what cuda::ptx of CUDA 13.0 lacks or has in another form. Shared memory is addressed by its 32-bit window
-// address. mma.sync is in mma_sync.cuh, wgmma in wgmma.cuh. Kernels use mbarriers through tile/pipeline.cuh.
+// PTX wrappers: mbarrier, TMA (cp.async.bulk), cp.async, multicast, thread block clusters and distributed shared memory
+// (DSMEM), setmaxnreg, ldmatrix and stmatrix, programmatic dependent launch, and acquire/release flags in global
+// memory. They are what cuda::ptx of CUDA 13.0 lacks or has in another form. Shared memory is addressed by its 32-bit
+// window address. mma.sync is in mma_sync.cuh, wgmma in wgmma.cuh. Kernels use mbarriers through tile/pipeline.cuh.
 #pragma once
 #include <cuda.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Routing of a mixture of experts: the table of sorted rows (graph/rules_experts.h), rows in the order of the experts,
-// and their sums.
+// Routing of a mixture of experts (top-k routing, gating): the table of sorted rows (graph/rules_experts.h), dispatch
+// (the permutation of tokens into the order of the experts) and combine (unpermute: their sums per token).
 //
 // route        Two kernels. The first one chooses the experts of each token. The second one is a stable counting sort:
 //              the thread block of an expert counts the (token, expert) pairs of smaller experts, and gives its own

@@ -15,8 +15,8 @@ namespace graft::gpu {
 
 // One thread block per row, for norms of long rows (1024 to 8192 columns): the block reads the row once and keeps it in
 // registers, `Vectors` vectors of eight elements per thread. With few rows a block has many threads with one vector
-// each, for latency; with many rows it has few threads with four vectors, for occupancy. Sums have the same order in
-// both cases: a tree over every 32 neighboring vectors, and these sums one after the other. cub::BlockReduce is not
+// each, for latency; with many rows it has few threads with four vectors each, for occupancy. Sums have the same order
+// in both cases: a tree over every 32 neighboring vectors, and these sums one after the other. cub::BlockReduce is not
 // used, because the order of its sums follows from the number of threads.
 
 inline constexpr long long min_block_row = 1024, max_block_row = 8192;
