@@ -110,7 +110,7 @@ inline std::unique_ptr<layer> adapted(const setting& at, int i, const adapter& a
   return adapted(at, matrix_of(at.w[static_cast<std::size_t>(i)], at.n, k), a);
 }
 
-// cuBLASLt's GEMM with its quickest algorithm for the calls that `enqueue` makes.
+// cuBLASLt's GEMM with its fastest algorithm for the calls that `enqueue` makes.
 struct opponent {
   gpu::bench_detail::cublaslt_gemm<bf> product;
   opponent(int m, int n, int inner, bool nn = false) { must(product.open(m, n, inner, nn), "cuBLASLt"); }

@@ -80,7 +80,7 @@ struct formula {
     if (trains_bias && (*b).what == op::base) base.bias = b = p.param("base_layer.bias", b.rows());
     return bias == nullptr ? b : bias(p, b, base);
   }
-  // The formula on W, which the adapters before this one made of `base`.
+  // Applies the formula to W, the weight after all earlier adapters; `base` is the weight before any of them.
   constexpr ex weight_after(scope p, ex W, ex base) const {
     return weight_on_base != nullptr ? weight_on_base(p, W, base) : weight(p, W);
   }

@@ -26,7 +26,7 @@ struct glora_formula {
     auto down = p.param(shifts ? "glora_B.Xd" : "glora_A.Xd", W.rows(), r);
     return down * p.param(shifts ? "glora_B.Xu" : "glora_A.Xu", r, W.cols());
   }
-  // The formula on W, which the adapters before this one made of `base`.
+  // Applies the formula to W, the weight after all earlier adapters; `base` is the weight before any of them.
   [[gnu::cold, gnu::noinline]] constexpr ex weight_on_base(scope p, ex W, ex base) const {
     if (of_weight == glora_part::none) return W;
     const ex A = factor(p, W, false), B = factor(p, W, true);

@@ -51,9 +51,9 @@ concept Engine = engine_program<typename E::program> && std::default_initializab
     std::movable<typename E::binding> && std::default_initializable<typename E::queue> &&
     std::default_initializable<typename E::shared> && std::movable<typename E::block> &&
     requires(engine_operands<E> o, typename E::block& memory) {
-  typename E::real;                                       // values that callers exchange in host memory
-  { E::compute_type } -> std::convertible_to<dtype>;      // of gradients that are added to others
-  { E::storage_type } -> std::convertible_to<dtype>;      // of activations and weights
+  typename E::real;                                       // element type of values that callers exchange in host memory
+  { E::compute_type } -> std::convertible_to<dtype>;      // element type of gradients that are added to others
+  { E::storage_type } -> std::convertible_to<dtype>;      // element type of activations and weights
   { E::reads_host_memory } -> std::convertible_to<bool>;  // the engine's memory is the caller's
   { E::binds_itself } -> std::convertible_to<bool>;       // a layer need not state a capacity
   { E::adapters_share_launches } -> std::convertible_to<bool>;
@@ -72,7 +72,7 @@ concept Engine = engine_program<typename E::program> && std::default_initializab
   { E::run(o.queue, o.program, o.binding, o.now) } -> std::same_as<status>;
   { E::parameters_changed(o.queue, o.program, o.binding) } -> std::same_as<status>;
   { E::weight_changed(o.queue, o.program, o.binding) } -> std::same_as<status>;
-  { E::publish(o.queue, o.binding) } -> std::same_as<status>;  // its adapter is the one that launches read
+  { E::publish(o.queue, o.binding) } -> std::same_as<status>;  // from now on launches read the adapter of this binding
   E::memory_changed(o.binding);                                // tensors were written outside of calls
   E::share_precomputed(o.program, o.binding, o.program, o.binding);
   E::follows(o.binding, o.program, o.binding);
@@ -90,7 +90,7 @@ concept ModelEngine = Engine<E> && std::default_initializable<typename E::adapte
     requires(engine_operands<E> o, typename E::block& memory, typename E::numbers& numbers, const rank_reducer& ranks,
              void* at, status (*work)(std::size_t)) {
   typename E::launch_clock;
-  { E::loss_rows } -> std::convertible_to<long long>;  // rows of a call of the head; 0: all
+  { E::loss_rows } -> std::convertible_to<long long>;  // rows of a call of the head; 0: all rows
   { E::start(o.queue) } -> std::same_as<status>;
   { E::stream_of(o.queue) } -> std::same_as<const void*>;
   { E::set_collectives(o.queue, ranks) } -> std::same_as<status>;

@@ -125,7 +125,7 @@ struct quant_state {
 struct weight_view {
   quant_format format{};
   long long rows = 0, cols = 0;
-  long long row_stride = 0, col_stride = 1;  // of plain weights, in elements
+  long long row_stride = 0, col_stride = 1;  // strides of plain weights, in elements
   const void* data = nullptr;
   const quant_state* quant = nullptr;
 

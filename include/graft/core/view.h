@@ -18,7 +18,7 @@ template <class Void> struct basic_view {
   long long size[4] = {1, 1, 1, 1};
   int rank = 0;
   long long strides[4] = {0, 0, 0, 0};  // in elements; 0: row-major
-  const quant_state* quant = nullptr;   // of quantized weights; outlives the view
+  const quant_state* quant = nullptr;   // state of quantized weights, which must outlive the view
 
   constexpr long long count() const {
     long long n = 1;

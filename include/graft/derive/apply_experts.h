@@ -24,7 +24,7 @@ constexpr id scale_rows(builder& g, op scale_op, id rows, id factors, id routing
 [[gnu::cold]] constexpr id apply_scaled_experts(builder& g, op scale_op, id w, id f, id x, id routing,
                                                 bool transposed) {
   const node v = g.n[w];
-  const bool shared = g.n[f].d[1] == dim{1};  // by all experts
+  const bool shared = g.n[f].d[1] == dim{1};  // all experts have the same factor
   // s (P Q) = (s P) Q: the small operand is scaled once per change of the parameters.
   if (v.what == op::matmul && !v.from_base && !v.ta && !v.sum && is_expert_column(g, f)) {
     const id left = make_node::pointwise(g, scale_op, v.a, f);

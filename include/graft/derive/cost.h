@@ -16,9 +16,9 @@ struct device {  // peak rates of a machine, for the roofline of a cost
 
 struct cost {
   long long load_flops = 0, parameter_flops = 0, flops = 0;  // once per load, per change of parameters, per call
-  long long bytes = 0;                                       // per call
-  long long precomputed_bytes = 0;                           // of load- and parameter-stage values that calls read
-  long long largest_precomputed = 0;                         // elements of the largest precomputed value
+  long long bytes = 0;                                       // moved by a call
+  long long precomputed_bytes = 0;    // bytes of load- and parameter-stage values that calls read
+  long long largest_precomputed = 0;  // elements of the largest precomputed value
   constexpr double roofline_seconds(device d) const {
     const double compute = static_cast<double>(flops) / d.flops_per_second;
     const double move = static_cast<double>(bytes) / d.bytes_per_second;

@@ -129,7 +129,7 @@ struct adjoints {
       case op::zero:
       case op::saved:
       case op::detach:
-      case op::route:  // which experts are chosen has no gradient
+      case op::route:  // the choice of experts is not differentiable
       case op::step: return;
       case op::add: push(v.a, t), push(v.b, t); return;
       case op::sub: push(v.a, t), push(v.b, make_node::negate(g, t)); return;

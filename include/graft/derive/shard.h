@@ -205,7 +205,7 @@ struct sharder : sharded_graph {
     if (of.axes == axis_flow::regroup) return reshape_shard(*this, i);
     if (of.axes == axis_flow::along && of.arity == 2 && v.k[0].v == p.axis) return concat_shards(*this, i);
     if (of.axes == axis_flow::look_up) return k == 0 && shard_gather(*this, i);
-    if (of.axes == axis_flow::scatter_values) return false;  // its index refers to the whole matrix
+    if (of.axes == axis_flow::scatter_values) return false;  // a sparse index addresses the unsharded matrix
     if (of.axes == axis_flow::labelled)
       return k == 0 && (of.split == axis_split::summands ? sharded_loss(*this, i) : sharded_loss_grad(*this, i));
     const bool adds = of.split == axis_split::sums && p.axis == 3;

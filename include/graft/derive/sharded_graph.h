@@ -72,7 +72,7 @@ struct placement {
   kind what = kind::replicated;
   int axis = 0;
   long long before = 1;
-  id routing = none_id;  // of the whole graph
+  id routing = none_id;  // routing node in the whole graph
   friend constexpr bool operator==(const placement&, const placement&) = default;
 };
 

@@ -116,7 +116,7 @@ struct op_traits {
   op_class kind = op_class::leaf;
   signed char arity = 0;
   axis_flow axes = axis_flow::none;
-  stage known_at = stage::load;     // of leaves; other values have the latest stage of their operands
+  stage known_at = stage::load;     // stage of leaves; other values have the latest stage of their operands
   source from = source::generated;  // leaves
   linearity sums = linearity::no;
   axis_split split = axis_split::no;

@@ -18,7 +18,7 @@ enum class merged_format : unsigned char { quantized, f32, bf16 };
 
 struct merged_model {
   model_weights weights;
-  long long bytes = 0;  // of the merged copies
+  long long bytes = 0;  // size of the merged copies
   // By module: the largest rounding error of quantizing the merged weight, relative to its largest element.
   std::map<std::string, double> rounding{};
 };

@@ -173,7 +173,7 @@ class sampler {
   std::vector<float> scores_, sorted_ = scores_;
   std::vector<int> order_;
   std::vector<std::uint64_t> seen_;
-  std::vector<int> counts_;  // of the tokens of an answer; 0 between calls
+  std::vector<int> counts_;  // counts of the tokens of an answer; 0 between calls
   std::uint64_t round_ = 0;
 };
 

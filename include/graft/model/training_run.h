@@ -17,7 +17,7 @@ namespace graft {
 struct training_settings {
   bool dropout = true;      // at the rates of the model's and the adapters' configurations
   bool checkpoint = false;  // activation checkpointing: backward recomputes blocks instead of reading saved tensors
-  std::int64_t seed = 0;    // of dropout; each call derives its own from it
+  std::int64_t seed = 0;    // seed of dropout; each call derives its own from it
   step_mode steps = step_mode::standard;
   long long bucket_bytes = 4 << 20;  // smallest size of a gradient bucket (gradient_buckets.h)
 };

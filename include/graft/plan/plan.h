@@ -10,7 +10,7 @@ namespace graft {
 // A launch is a kind (launch/kinds.h) and an index into the plan's list of that kind.
 struct launch {
   int kind = 0, index = 0;
-  int first = 0, count = 0;  // its nodes are [first, first + count) of launch_plan::nodes
+  int first = 0, count = 0;  // the launch has nodes [first, first + count) of launch_plan::nodes
 
   template <class Kind> constexpr bool is() const { return kind == launch_kinds::index_of<Kind>; }
 };

@@ -251,7 +251,7 @@ template <class Engine> class bound_block {
   void set_next(pass_kind w, const bound_block& next, pass_kind its) {
     if (at(w).in != nullptr && next.at(its).in != nullptr) next.at(its).in->follows(at(w).with, next.at(its).with);
   }
-  // The binding for one pass, which multi-LoRA batches need from several blocks.
+  // Returns the binding of one pass; multi-LoRA batches read those of several blocks.
   typename Engine::binding& binding(pass_kind w) { return at(w).with.values; }
   // The names of the parameters inside the block; each of them has a gradient.
   std::vector<std::string> parameters() const {
@@ -264,7 +264,7 @@ template <class Engine> class bound_block {
 
  private:
   struct block_pass : pass<Engine> {
-    named_values shard_values;  // of this rank; calls read its scalars where they are
+    named_values shard_values;  // scalars of this rank, which calls read where they are
   };
   // Gathers the leaves of a graph that do not come with calls.
   static result<bound_leaves> leaves_of(const graft::program<Engine>& p, const named_values& mine,

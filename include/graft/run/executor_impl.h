@@ -194,7 +194,8 @@ template <class Engine> status executor<Engine>::set_value(const named_value& v,
   } else {
     for (auto& p : adapters_)
       if (p != nullptr)
-        if (status s = layer_state(p->state).set_value(v); !s) return of(adapter, s);  // a trial: all take it, or none
+        // Tried on a copy first, so that a refused value changes no adapter.
+        if (status s = layer_state(p->state).set_value(v); !s) return of(adapter, s);
     for (auto& p : adapters_)
       if (p != nullptr) static_cast<void>(p->state.set_value(v));
     for (pass<Engine>* p : passes()) p->unbind();

@@ -223,7 +223,7 @@ class layer_state {
   const graph& graph_with(const char* name) const {
     for (const graph* g : {&graphs_.literal, &graphs_.merge})
       if (g->find(name) >= 0) return *g;
-    return graphs_.base_forward;  // a base tensor that the adapter replaces
+    return graphs_.base_forward;  // only the base graph reads a tensor that the adapter replaces
   }
   [[gnu::cold]] error unknown_leaf(const char* what, const char* name) const {
     const bool tensor = same_text(what, "tensor");

@@ -17,9 +17,10 @@ namespace graft::io::gptq {
 
 inline constexpr std::size_t word_bytes = 4;
 inline constexpr int awq_bits = 4, awq_pack = 8;                      // codes in a word
-inline constexpr int awq_place[awq_pack] = {0, 4, 1, 5, 2, 6, 3, 7};  // of the code of row 8 j + c in its word
+inline constexpr int awq_place[awq_pack] = {0, 4, 1, 5, 2, 6, 3, 7};  // position of the code of row 8 j + c in its word
 
-// to[c][r] = from[r][c] for elements of `Bytes` bytes. Tiles keep both sides in the cache.
+// Computes to[c][r] = from[r][c] for elements of `Bytes` bytes, by tiles, so that source and destination lines stay in
+// the cache.
 template <std::size_t Bytes> void transpose(const std::byte* from, std::size_t rows, std::size_t cols, std::byte* to) {
   constexpr std::size_t tile = 64 / Bytes;
   for (std::size_t r0 = 0; r0 < rows; r0 += tile)

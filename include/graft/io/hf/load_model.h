@@ -149,7 +149,7 @@ GRAFT_LIBRARY result<model_files> open_model_folder(const std::string& folder, s
     if (config->experts > 0)
       if (status s = stack_experts(*weights, folder); !s) return s.failure();
     if (status s = check_quantization(*config, weights->tensors, folder); !s) return s.failure();
-    if (config->tied) weights->tensors.erase("lm_head.weight");  // some files hold a copy of the tied head
+    if (config->tied) weights->tensors.erase("lm_head.weight");  // the head is the embedding; some files hold a copy
     if (status s = check_names(*config, *weights, folder); !s) return s.failure();
     return model_files{*config, std::move(*weights)};
   });

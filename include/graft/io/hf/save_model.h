@@ -32,7 +32,7 @@ namespace graft::io::hf {
 
 struct saved_config {
   json document;
-  bool transposed_storage = false;  // GPT-2's projections, which are [out, in] if quantized and [in, out] if not
+  bool transposed_storage = false;  // GPT-2 stores projections [in, out], quantized ones [out, in]
 };
 
 namespace detail {

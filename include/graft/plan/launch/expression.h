@@ -51,7 +51,7 @@ struct expression_finder {
   const stages& when;
   const sequence<int>& readers;
   node_set free;           // nodes that no launch computes yet
-  node_set recomputed{};   // of these, the nodes that every reader recomputes
+  node_set recomputed{};   // unclaimed nodes that every reader recomputes
   node_set from_memory{};  // operands of expressions, which must be stored
 
   [[gnu::cold]] constexpr expression_finder(const graph& of, const stages& s, const sequence<int>& counted,
@@ -168,8 +168,8 @@ struct expression_launch {
       sequence<id> nodes = finder.at(i);
       if (!nodes.empty()) all.push(static_cast<sequence<id>&&>(nodes));
     }
-    // A value that some expressions recompute is stored by a launch of its own if a later one found too many steps in it
-    // and reads it from memory.
+    // A value that some expressions recompute is stored by a launch of its own if a later one found too many steps in
+    // it and reads it from memory.
     for (int e = 0; e < all.size(); ++e)
       for (const id n : all[e])
         if (n == all[e][0] || (by.is_free(n) && !finder.from_memory[n])) by.template claim<expression_launch>(n, e);

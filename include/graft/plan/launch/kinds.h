@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The kinds of launches: a closed vocabulary. A kind is one header here: a struct that says what one launch of the kind
 // is, and these members, which are all that the rest of plan/ uses (those that a kind has no use for, it leaves out):
-//     capabilities       what a target can do of this kind; each backend states it beside its kernels
+//     capabilities       what a target can do of this kind; each backend states it next to its kernels
 //     work               what the planner notes of this kind while it plans one graph
 //     match(planner)     finds the nodes that launches of this kind take in, and claims them
 //     take(planner)      takes in what other kinds matched, after all of them have

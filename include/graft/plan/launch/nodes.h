@@ -41,7 +41,7 @@ struct nodes_launch {
   struct work {};
 
   id first = none_id;   // the node it is named after
-  bool joined = false;  // nodes that depend on all rows join it; attention, collectives and host functions stand alone
+  bool joined = false;  // several nodes run here one after the other
 
   constexpr id anchor() const { return first; }
   constexpr const char* name(const graph& g) const {

@@ -21,7 +21,8 @@ struct matmul_mode {
   int accumulate = 0;  // 0: overwrite, +1 or -1: add or subtract
 };
 
-// c [m, n] = or ±= a b for one matrix each.
+// Multiplies one pair of matrices into c [m, n]. matmul_mode says whether the result overwrites c, is added or is
+// subtracted; in this file "c = or ±=" stands for these three.
 template <class Real>
 void product(Real* c, long long m, long long n, const Real* a, const Real* b, long long k, matmul_mode mode,
              const gemm_epilogue<Real>& end = {}) {
@@ -40,7 +41,7 @@ gemm_problem<Real> linear_problem(tensor<Real> out, tensor<Real> a, tensor<Real>
 
 namespace detail {
 
-inline constexpr long long skinny_tile_rows = 16;  // of a dequantized tile for few tokens
+inline constexpr long long skinny_tile_rows = 16;  // rows of one dequantized tile in a product of few tokens
 
 // Dequantizes rows of a weight on all threads, unless the caller is in a parallel region.
 template <class Real> void dequantize_tile(const weight_view& w, long long row, long long rows, Real* to) {
@@ -65,7 +66,7 @@ template <class Real> bool reads_quantized(const weight_view& w, long long token
   }
   return tokens <= skinny_cols;
 }
-// The share of a thread, the rows of w from `first` on; right has the columns of all tokens.
+// Computes the part of the product that one thread has: rows of w from `first` on, times the columns of all tokens.
 template <class Real> void quantized_share(const gemm_problem<Real>& share, const weight_view& w, long long first) {
   if constexpr (sizeof(Real) == sizeof(float)) {
     if (const auto* k = faster_kernels())

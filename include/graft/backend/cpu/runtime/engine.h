@@ -121,7 +121,7 @@ template <class Real> struct engine {
   class gradient_accumulators;
   using updates = optimizer_step;
   static updates make_optimizer_step(queue&);
-  static constexpr long long loss_rows = 0;  // of a head call; 0: all, since launches work by chunks
+  static constexpr long long loss_rows = 0;  // rows of a call of the head; 0: all rows, since launches work by chunks
 
   // Evaluates a graph whose tensors are in host memory.
   static status evaluate_in_host_memory(queue& q, const graph& g, const size_values& s, const leaf_views& leaves,

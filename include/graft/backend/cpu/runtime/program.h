@@ -25,8 +25,8 @@ template <class Real> struct binding {
   bool loaded = false, ready = false;           // whether values of the load stage, and all of them, are computed
   long long made = 0;                           // version of the values: their addresses may change with it
   multi_lora_rows<Real>* multi_lora = nullptr;  // not null: rows of its calls have adapters of their own
-  const program<Real>* lender = nullptr;        // the program of `lends`
-  const binding* lends = nullptr;               // not null: has parameter-stage values that this binding reads
+  const program<Real>* lender = nullptr;        // the program that owns the binding `lends`
+  const binding* lends = nullptr;               // not null: the binding whose parameter-stage values this one reads
   sequence<id> matching;                        // by node: the equal node of the lender
 };
 

@@ -6,7 +6,7 @@
 
 namespace graft::gpu {
 
-inline constexpr int shared_memory_limit = 227 * 1024;  // of a thread block, sm_90
+inline constexpr int shared_memory_limit = 227 * 1024;  // largest shared memory of a thread block on sm_90, bytes
 inline constexpr int max_sorted_tiles = 128;            // tiles per worker that sorted_tiles sorts
 
 struct grouped_tiles {

@@ -237,7 +237,7 @@ template <bool Rounds> struct expression_vec8 {
     return fits;
   }
 
-  // Is the expression a product of its operands and nothing else?
+  // Returns true if the expression is a product of its operands and nothing else.
   bool multiplies() const {
     int reads = 0;
     for (int k = 0; k < e.steps; ++k) {

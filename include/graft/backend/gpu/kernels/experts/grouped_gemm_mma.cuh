@@ -31,14 +31,14 @@ using grouped_square = grouped_mma_shape<64, 64, 2, 2, 3, 4>;
 
 namespace detail {
 
-// Loads the tiles of one operand: Count rows (or columns) of a product from `from` on, 64 of K per step. A thread copies
-// one vector of 16 bytes of every (Threads / 8)-th line. K-major: a line is a row of the tile. MN-major: a line is one
-// element of K, in boxes of 64 columns. Both fill lines of 128 bytes one below the other.
+// Loads the tiles of one operand: Count rows (or columns) of a product from `from` on, 64 of K per step. A thread
+// copies one vector of 16 bytes of every (Threads / 8)-th line. K-major: a line is a row of the tile. MN-major: a line
+// is one element of K, in boxes of 64 columns. Both fill lines of 128 bytes one below the other.
 template <class T, int Count, int Threads> struct operand_tiles {
   static constexpr int lines_apart = Threads / 8, vectors = Count * 8 / Threads;
   static_assert(Count * 8 % Threads == 0 && (64 % lines_apart == 0 || lines_apart % 64 == 0));
 
-  element_ptr<float> matrix;  // of the expert
+  element_ptr<float> matrix;  // matrix of the expert
   long long pitch;            // elements from line to line
   int from, end, depth;
   bool along, copies;  // K-major; cp.async can copy it
@@ -79,7 +79,8 @@ template <class T, int Count, int Threads> struct operand_tiles {
   __device__ __forceinline__ bool has_vectors() const {
     return reinterpret_cast<std::uintptr_t>(matrix.at) % 16 == 0 && pitch % 8 == 0 && (along ? depth : end) % 8 == 0;
   }
-  // Operands of float, and those without aligned vectors: small ones (A and B of a branch), whose loads wait.
+  // Loads float or unaligned operands element by element. They are small (A and B of a branch), so the loads are
+  // synchronous.
   __device__ __noinline__ static void fill_rounded(std::uint32_t to, element_ptr<float> matrix, long long pitch,
                                                    int from, int end, int depth, bool along, bool aligned, int k0) {
     for (int e = static_cast<int>(threadIdx.x); e < Count * 8; e += Threads) {
@@ -208,14 +209,15 @@ template <class Real> bool has_few_rows(const grouped_products<Real>& g) {
 template <class T> status run_grouped_mma(cudaStream_t stream, const grouped_products<float>& g) {
   if (g.is_wgrad) return launch_grouped_mma<T, grouped_square>(stream, g);
   if (has_few_rows(g)) return launch_grouped_mma<T, grouped_decode>(stream, g);
-  // A box of MN-major columns has 64 of them.
+  // An MN-major box is 64 columns wide, so the kernel for few columns needs K-major matrices.
   if (g.cols() <= grouped_shrink::cols)
     return g.tb && !g.has_branch() ? launch_grouped_mma<T, grouped_shrink>(stream, g)
                                    : launch_grouped_mma<T, grouped_square>(stream, g);
   return launch_grouped_mma<T, grouped_prefill>(stream, g);
 }
 
-// Two operands of float, or of two 16-bit types, run in float; otherwise the 16-bit type is that of the tensor cores.
+// Without exactly one 16-bit type among the operands the float kernel runs; otherwise the tensor cores compute in that
+// type.
 template <sixteen_bit_types Narrow = sixteen_bit_types::both, class Real>
 status multiply_groups(const on_stream& on, const grouped_products<Real>& g) {
   if (g.experts > max_experts)

@@ -111,7 +111,7 @@ template <class Real> struct dispatched {
   routed_by by;
   expert_range mine;
 
-  // The row of `from` that sorted row p takes; -1: none, it is zero.
+  // Returns the source row in `from` of sorted row p; -1: the expert is on another rank, and the row is zero.
   __host__ __device__ long long source(long long p) const {
     const long long e = routing.expert(p);
     if (by == routed_by::both) return routing.token(p) * from.d[3] + e;
@@ -123,7 +123,7 @@ template <class Real> struct dispatched {
     out.p.put(i, row < 0 ? Real(0) : from.p[row * n + i % n]);
   }
 };
-// Rows of which eight columns at a time are copied.
+// The functor `dispatched` with 16-byte copies of eight columns.
 struct dispatched_vec8 {
   dispatched<float> f;
   long long vectors;  // per row
@@ -205,7 +205,7 @@ template <class Real> struct combined_by_expert {
     }
   }
 };
-// Each row stays where it is; rows of experts that another rank has are zero.
+// Copies the rows of this rank's experts in place and zeroes the others (routed_by::row).
 template <class Real> struct kept_rows {
   tensor<Real> out, rows;
   routing_table<Real> routing;

@@ -15,7 +15,7 @@ namespace graft::gpu {
 template <class T> struct gather_norm_functor {
   const T* table;
   const std::int64_t* ids;
-  long long rows;  // of the table
+  long long rows;  // rows of the table
   int columns, tokens;
   T* h;
   epilogue_norm out_norm;

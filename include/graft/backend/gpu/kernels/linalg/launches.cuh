@@ -102,7 +102,7 @@ template <> struct launch_on_gpu<matrix_stack> {
   }
 
  private:
-  // Is the value of node i read outside of the stack?
+  // Returns true if the value of node i is read outside of the stack.
   template <class T> static bool is_read_outside(const program<T>& in, const matrix_stack& s, id i) {
     int inside = 0;
     for (const id reader : s.inside)

@@ -22,7 +22,7 @@ namespace graft::gpu {
 inline constexpr long long min_block_row = 1024, max_block_row = 8192;
 
 inline bool takes_block_per_row(long long n) { return n >= min_block_row && n <= max_block_row && n % 8 == 0; }
-// Are there enough rows that a few warps per row keep the device busy?
+// Returns true if there are enough rows for a few warps per row to keep the device busy.
 inline bool has_many_rows(long long rows) { return rows > 512; }
 template <int Vectors> unsigned threads_of_row(long long n) {
   return static_cast<unsigned>(((n + 8 * Vectors - 1) / (8 * Vectors) + 31) / 32 * 32);
@@ -174,8 +174,8 @@ template <class Real> struct softmaxes {
   }
 };
 // The k largest entries of a row; of equal ones the first are among them, and NaN counts as the smallest number. The
-// team finds one after the other; a thread has the entries rank, rank + size, ... in registers, or loads them again where
-// a row is long.
+// team finds one after the other; a thread has the entries rank, rank + size, ... in registers, or loads them again
+// where a row is long.
 template <class Real> struct largest_entries {
   Real last = 0;  // the k-th largest entry
   long long last_at = -1;

@@ -188,7 +188,7 @@ __device__ int draw(const Scores& scores, long long n, float best, const samplin
                     sample_memory& m) {
   std::uint32_t least = 0;
   u64 wanted = static_cast<u64>(settings.top_k), all = 0,
-      stay = n;  // of the tokens at the least key, how many stay
+      stay = n;  // how many of the tokens with the smallest surviving key pass top-k
   const auto counted = [&](long long i, std::uint32_t& key) { return key = key_of(scores[i]), u64{1}; };
   if (settings.top_k > 0 && settings.top_k < n) least = radix_select(n, wanted, true, counted, m);
   const auto weighed = [&](long long i, std::uint32_t& key) {
@@ -211,7 +211,7 @@ __device__ int draw(const Scores& scores, long long n, float best, const samplin
     const u64 gone = (wanted - 1) / mass(score_of(least), best);
     u64 equals = 0;
     const u64 before = exclusive_scan(equal, equals, m);
-    stay = equals - gone > before ? equals - gone - before : 0;  // of the tokens of this thread
+    stay = equals - gone > before ? equals - gone - before : 0;  // how many of the tokens of this thread pass
   }
   u64 left = stay;
   const auto kept_mass = [&](long long i) {
