@@ -51,7 +51,7 @@ template <class... A, class... B, class... More> struct join<adapter_list<A...>,
 }  // namespace detail
 template <class... Lists> using joined = typename detail::join<Lists...>::type;
 
-// Whether a formula exists on all layers, only on layers with a bias, or only on layers without one.
+// On which layers a formula exists: on all, only on those with a bias, or only on those without one.
 enum class with_bias : unsigned char { either, always, never };
 constexpr bool allows(with_bias rule, bool bias) {
   return rule == with_bias::either || (rule == with_bias::always) == bias;

@@ -57,7 +57,7 @@ template <class F, class... Adapters> constexpr void for_each_adapter(F f, adapt
 }
 template <class F> constexpr void for_each_adapter(F f) { for_each_adapter(f, all_adapters{}); }
 
-// Whether `word` is one of `words`, which are separated by spaces.
+// Returns true if `word` is one of `words`, which are separated by spaces.
 constexpr bool lists(const char* words, const char* word) {
   for (const char* at = words; *at != '\0';) {
     const char* w = word;
@@ -69,7 +69,7 @@ constexpr bool lists(const char* words, const char* word) {
   return false;
 }
 
-// Whether this form is the first in the list with its name on its kinds of layer.
+// Returns true if this form is the first in the list with its name on its kinds of layer.
 template <class Adapter> constexpr bool is_main_form() {
   bool first = true, before = true;
   for_each_adapter([&]<class Other>(adapter_type<Other>) {

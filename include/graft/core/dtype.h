@@ -93,7 +93,7 @@ constexpr const char* name_of(dtype t) {
   }
   return "?";
 }
-// True for the types that kernels compute with, false for quantized values and indices.
+// Returns true for the types that kernels compute with, false for quantized values and indices.
 constexpr bool is_floating(dtype t) {
   return t == dtype::f32 || t == dtype::f64 || t == dtype::bf16 || t == dtype::f16;
 }

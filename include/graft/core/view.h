@@ -31,7 +31,7 @@ template <class Void> struct basic_view {
     for (int i = axis + 1; i < rank; ++i) n *= size[i];
     return n;
   }
-  // True where the elements are dense in row-major order.
+  // Returns true if the elements are dense in row-major order.
   [[gnu::noinline]] constexpr bool contiguous() const {
     long long n = 1;
     for (int i = rank - 1; i >= 0; n *= size[i--])

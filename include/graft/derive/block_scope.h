@@ -61,7 +61,7 @@ struct block_scope {
     below.path = at(name).path;
     return below;
   }
-  // Whether a switch is on in the model's configuration:  m.has("attention_bias")
+  // Returns true if a switch is on in the model's configuration:  m.has("attention_bias")
   constexpr bool has(const char* fact) const {
     for (int i = 0; i < options->fact_count; ++i)
       if (same_text(options->facts[i], fact)) return true;

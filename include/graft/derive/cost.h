@@ -160,8 +160,8 @@ struct cost {
 // Multiplying by a weight of at least this many elements takes longer than the overhead of a call of the layer.
 inline constexpr long long large_weight = 1LL << 19;
 
-// Whether an adapter is folded into a copy of the weight: its branch must cost more than a tenth of the layer. For a
-// large weight a twentieth is enough, because an adapter may cost a tenth of the time and the small products of a
+// Returns true if an adapter is folded into a copy of the weight: its branch must cost more than a tenth of the layer.
+// For a large weight a twentieth is enough, because an adapter may cost a tenth of the time and the small products of a
 // branch take twice as long as their flops say; the time of a small layer is mostly call overhead. Where the copy has
 // wider numbers than the stored weight (`widens`) and takes longer to read, the branch must cost more than a quarter. A
 // look-up has no flops to save and is never folded. `elements` counts those of the weight.

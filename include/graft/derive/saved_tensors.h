@@ -141,7 +141,8 @@ struct recompute_cut {
       if (passes[i] && !saved[i] && v.what != op::dropout && is_read_outside(i) && is_stored(same[i])) saved.add(i);
     }
   }
-  // Whether a node that only backward has reads node i, directly or through dropout, which is fused into its reader.
+  // Returns true if a node that only backward has reads node i, directly or through dropout, which is fused into its
+  // reader.
   constexpr bool is_read_outside(id i) const {
     for (id r = i + 1; r < backward.size; ++r)
       for (int k = 0; k < 3; ++k)
@@ -149,7 +150,7 @@ struct recompute_cut {
           return true;
     return false;
   }
-  // Whether forward stores node i because an operation reads it from memory.
+  // Returns true if forward stores node i because an operation reads it from memory.
   constexpr bool is_stored(id i) const {
     for (id r = i + 1; r < forward.size; ++r)
       for (int k = 0; k < 3; ++k)

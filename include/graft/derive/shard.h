@@ -190,7 +190,7 @@ struct sharder : sharded_graph {
     replicated_at[i] = at[i];
     at[i] = to_shard(i, axis, 1), where[i] = {kind::shard, axis};
   }
-  // True for the weights of a router and for biases of experts, which are whole on every rank.
+  // Returns true for the weights of a router and for biases of experts, which are whole on every rank.
   constexpr bool scores_experts(id i, int axis) const {
     const dim d = from[i].d[axis];
     return axis > 1 && !d.is_static() && same_text(from.sizes.e[d.entry()].name, experts_name);

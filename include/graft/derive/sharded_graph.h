@@ -26,7 +26,7 @@ struct sharded_sizes {
   }
 };
 
-// Whether a size is the same on all ranks, an equal part on each, or neither (the product of two divided sizes).
+// How a size is divided: the same on all ranks, an equal part on each, or neither (the product of two divided sizes).
 enum class size_split : unsigned char { all, part, neither };
 
 constexpr size_split split_of(const graph& g, const sharded_sizes& split_sizes, dim d) {

@@ -13,7 +13,7 @@ struct updated_weight {
   bool left_transposed = false, right_by_row = false;  // P is stored [rank, out]; Q is stored [in, rank]
   bool adds = false;                                   // W' is W + P Q
 };
-// Whether node i is an elementwise operation that is computed with the product.
+// Returns true if node i is an elementwise operation that is computed with the product.
 constexpr bool is_update_elementwise(const graph& g, id i) {
   return is_pointwise(g[i].what) && g[i].what != op::dropout && !is_scalar(g[i]);
 }

@@ -49,7 +49,7 @@ struct print_style {
   int depth = 12;
 };
 
-// True where an operand needs parentheses. A mix of matrix and elementwise products always has them.
+// Returns true if an operand needs parentheses. A mix of matrix and elementwise products always has them.
 constexpr bool needs_parentheses(op child, op parent, bool right) {
   auto sum = [](op o) { return o == op::add || o == op::sub; };
   auto factor = [](op o) { return o == op::mul || o == op::div; };

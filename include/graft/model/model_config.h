@@ -73,7 +73,7 @@ inline bool experts_in_out(const model_config& c) {
 // which are whole pairs (transformers' arange(0, n, 2)).
 inline int rope_dim(const model_config& c) { return static_cast<int>(c.head_dim * c.rope.partial); }
 inline int rotary_dim(const model_config& c) { return (rope_dim(c) + 1) / 2 * 2; }
-// Whether a tensor or module belongs to a block.
+// Returns true if a tensor or module belongs to a block.
 inline bool is_in_layers(const model_config& c, std::string_view name) {
   const std::string_view layers = c.family->formulas.layers;
   return name.size() > layers.size() && name.starts_with(layers) && name[layers.size()] == '.';

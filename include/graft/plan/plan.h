@@ -65,7 +65,7 @@ struct launch_plan {
 constexpr bool reads_by_chunk(const graph& g, const launch_plan& p, id i, int k) {
   return detail::read_by_chunk(g, p.rows, i, k);
 }
-// True for a value that is stored for all rows, because another launch reads it or a reader needs all rows.
+// Returns true for a value that is stored for all rows, because another launch reads it or a reader needs all rows.
 constexpr bool crosses_launches(const graph& g, const launch_plan& p, id i) {
   for (id r = i + 1; r < g.size; ++r)
     for (int k = 0; p.live[r] && k < 3; ++k)

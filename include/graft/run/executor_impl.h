@@ -341,14 +341,14 @@ template <class Engine> void executor<Engine>::train(bool on) {
     if (p != nullptr) p->training = nullptr;
   if (combined_ != nullptr) combined_->training = nullptr;
 }
-// Whether forward() saves for backward(): in training, with an adapter that has a gradient.
+// Returns true if forward() saves for backward(): in training, with an adapter that has a gradient.
 template <class Engine> bool executor<Engine>::saves() const {
   const graph& backward = active_state().state.graphs().backward;
   return forward_saved_ != nullptr && enabled_ && !eager() && backward.outs > 0 &&
          backward.bad.what == formula_error::none;
 }
-// Whether a layer with one adapter only trains so far: passes that save nothing are then bound, and allocated, when the
-// first call needs them.
+// Returns true if a layer with one adapter only trains so far: passes that save nothing are then bound, and allocated,
+// when the first call needs them.
 template <class Engine> bool executor<Engine>::trains_only() const {
   return saves() && adapters_.size() == 1 && limits_.rank == 0;
 }

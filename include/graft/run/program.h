@@ -192,8 +192,8 @@ template <class Engine> class program {
   struct output_axes {
     long long size[4];
     int count = 0;
-    // Whether a view with the right number of elements lists them in this order. Leading axes may be merged or divided:
-    // [tokens, out] may be [batch, length, out] or flat, but not [out, tokens].
+    // Returns true if a view with the right number of elements lists them in this order. Leading axes may be merged or
+    // divided: [tokens, out] may be [batch, length, out] or flat, but not [out, tokens].
     bool may_be_listed_as(const mutable_view& v) const {
       output_axes given;
       for (int k = 0; k < v.rank; ++k)

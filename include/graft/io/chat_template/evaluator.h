@@ -365,7 +365,7 @@ class evaluator {
     const arguments all = arguments_of(it);
     return s_.failed ? value{} : apply_filter(s_, it.text, v, all, depth_);
   }
-  // Whether a chain of filters ends in the absent operand of a filter block.
+  // Returns true if a chain of filters ends in the absent operand of a filter block.
   bool chain_of_block(id n) const {
     while (n != absent && at(n).what == op::filter) n = at(n).kids[0];
     return n == absent;

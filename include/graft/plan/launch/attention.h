@@ -9,7 +9,7 @@ namespace graft {
 
 struct attention_launch {
   struct capabilities {
-    // True where the attention kernel concatenates heads and applies RoPE itself; null: heads are not taken in.
+    // Returns true if the attention kernel concatenates heads and applies RoPE itself; null: heads are not taken in.
     target_function<bool(const graph&, id, const size_values&, dtype, const target&)> fuses_heads{};
   };
   struct work {};

@@ -45,7 +45,7 @@ struct chain_matcher {
   const sequence<int>& readers;
 
   constexpr bool is_precomputed(id i) const { return when.of[i] != stage::call && one_matrix(g[i]); }
-  // True for a stack of matrices, one per token.
+  // Returns true for a stack of matrices, one per token.
   constexpr bool is_stack(id i) const {
     return when.of[i] == stage::call && g[i].d[0] == dim{1} && g[i].d[1] != dim{1};
   }
@@ -112,7 +112,7 @@ constexpr chain_sizes chain_sizes_of(const graph& g, const matrix_chain& c, cons
   auto size = [&](id i, int axis) { return g.sizes.value(g[i].d[axis], s); };
   return {size(c.result, 2), size(c.z, 2), size(c.z, 3), size(c.result, 3)};
 }
-// True where the target's kernel supports these sizes; otherwise each product is a kernel of its own.
+// Returns true if the target's kernel supports these sizes; otherwise each product is a kernel of its own.
 constexpr bool fuses_chain(const graph& g, const matrix_chain& c, const size_values& s, dtype type,
                            const matrix_chain::capabilities& can) {
   const chain_sizes n = chain_sizes_of(g, c, s);

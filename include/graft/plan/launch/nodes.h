@@ -31,7 +31,7 @@ constexpr const char* launch_name_of(const node& v) {
 
 struct nodes_launch {
   struct capabilities {
-    // True for the operations that the target has a kernel for; null: it has kernels for all of them.
+    // Returns true for the operations that the target has a kernel for; null: it has kernels for all of them.
     target_function<bool(op)> runs{};
     // The number of kernels of one node; null: one.
     target_function<int(const graph&, id, const size_values&, dtype, const target&)> kernels{};

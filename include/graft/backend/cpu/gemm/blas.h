@@ -45,8 +45,8 @@ namespace graft::cpu {
 #if defined(GRAFT_BLAS)
 inline constexpr bool has_blas = true;
 
-// True if all sizes are ints and every leading dimension is at least what the BLAS demands, also of a single row or
-// column.
+// Returns true if all sizes are ints and every leading dimension is at least what the BLAS demands, also of a single
+// row or column.
 template <class Real, class Stored> bool fits_blas(const gemm_problem<Real, Stored, Stored>& c) {
   const long long all[] = {c.rows, c.cols, c.depth, c.stride, c.left.row, c.left.col, c.right.row, c.right.col};
   for (const long long n : all)

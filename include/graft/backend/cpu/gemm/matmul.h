@@ -51,14 +51,14 @@ template <class Real> void dequantize_tile(const weight_view& w, long long row, 
     convert(w, row + first, end - first, to + first * w.cols);
   });
 }
-// True if the 4-bit GEMV kernels are fastest. Double-quantized scales are recomputed for every few tokens, so their
-// limit is lower.
+// Returns true if the 4-bit GEMV kernels are fastest. Double-quantized scales are recomputed for every few tokens, so
+// their limit is lower.
 inline bool use_four_bit_gemv(const weight_view& w, long long tokens) {
   if (!has_four_bit_kernel(w.format) || w.cols % w.format.block != 0) return false;
   return tokens <= (w.quant->format.scales == dtype::u8 ? std::min<long long>(skinny_cols, max_four_bit_tokens)
                                                         : max_four_bit_tokens);
 }
-// True if few rows are multiplied with a quantized weight by reading it as it is stored.
+// Returns true if few rows are multiplied with a quantized weight by reading it as it is stored.
 template <class Real> bool reads_quantized(const weight_view& w, long long tokens) {
   if constexpr (sizeof(Real) == sizeof(float)) {
     if (const auto* k = faster_kernels()) return k->reads_quantized(as_kernel_weight(w), tokens);
@@ -174,7 +174,7 @@ template <class Real> void dequantized_gemm(tensor<Real> c, tensor<Real> a, cons
 
 }  // namespace detail
 
-// True if a weight has the type Real and contiguous rows or columns, so that it is read in place.
+// Returns true if a weight has the type Real and contiguous rows or columns, so that it is read in place.
 template <class Real> bool is_plain(const weight_view& w) {
   return w.format == quant_format_of<Real>() && (w.row_stride == 1 || w.col_stride == 1);
 }

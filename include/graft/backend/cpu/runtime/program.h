@@ -94,7 +94,7 @@ template <class Real> class program {
   static constexpr long long address_version() { return 0; }
 
  private:
-  // True if a node reads all rows of the input at once.
+  // Returns true if a node reads all rows of the input at once.
   [[gnu::cold]] bool is_read_whole(id i) const {
     for (id r = i + 1; r < g_.size; ++r)
       for (int k = 0; k < 3; ++k)
@@ -110,8 +110,8 @@ template <class Real> class program {
       if (where_.cell[i] >= 0) most = std::max(most, element_count(g_, i, s) / std::max(1LL, tokens));
     return most;
   }
-  // True for a mixture of experts. What forward saves of it is in the order of the experts of each chunk, so that all
-  // programs have chunks of as many rows.
+  // Returns true for a mixture of experts. What forward saves of it is in the order of the experts of each chunk, so
+  // that all programs have chunks of as many rows.
   [[gnu::cold]] bool routes_rows() const {
     for (id i = 0; i < g_.size; ++i)
       if (is_routed(g_[i].what)) return true;
@@ -146,7 +146,7 @@ template <class Real> class program {
     if (with.lends != nullptr && with.ready) with.ready = reads_lender(with);
     if (!with.ready) compute_precomputed(with, evaluate);
   }
-  // True if the lender's values are still where this binding reads them.
+  // Returns true if the lender's values are still where this binding reads them.
   [[gnu::cold]] bool reads_lender(const binding<Real>& with) const {
     for (id i = 0; i < g_.size; ++i)
       if (is_borrowed(with, i) && with.precomputed.has(i) &&
@@ -198,7 +198,7 @@ template <class Real> class program {
     }
     return needed;
   }
-  // True if a call reads the value or it is an output. A reshaped value shares the memory of its operand.
+  // Returns true if a call reads the value or it is an output. A reshaped value shares the memory of its operand.
   [[gnu::cold]] bool is_kept(id i) const {
     if (is_output(g_, i)) return true;
     for (id r = i + 1; r < g_.size; ++r) {
@@ -208,7 +208,7 @@ template <class Real> class program {
     }
     return false;
   }
-  // True if only GEMMs and look-ups of a call read the base tensor, so that they can read it as it is stored.
+  // Returns true if only GEMMs and look-ups of a call read the base tensor, so that they can read it as it is stored.
   [[gnu::cold]] bool can_stay_stored(id i) const {
     if (is_output(g_, i)) return false;
     for (id r = i + 1; r < g_.size; ++r)
@@ -219,9 +219,9 @@ template <class Real> class program {
       }
     return true;
   }
-  // True for a large precomputed W'ᵀ of a forward pass (RoAd rotates the outputs), which is stored column-major so that
-  // GEMMs read it in NT layout: in NN layout 16 tokens take 1.06 to 1.25 of the bare layer's time. A backward pass
-  // would have to transpose its copy after every parameter change.
+  // Returns true for a large precomputed W'ᵀ of a forward pass (RoAd rotates the outputs), which is stored column-major
+  // so that GEMMs read it in NT layout: in NN layout 16 tokens take 1.06 to 1.25 of the bare layer's time. A backward
+  // pass would have to transpose its copy after every parameter change.
   [[gnu::cold]] bool prefers_column_major(const size_values& s, id i) const {
     if (g_.outs != 1 || p_.to.granularity != target::work::by_rows || is_leaf(g_[i].what) || is_output(g_, i))
       return false;
@@ -237,7 +237,7 @@ template <class Real> class program {
       }
     return read && element_count(g_, i, s) >= large_weight;
   }
-  // True if a value of the load stage is read after every parameter change, directly or reshaped.
+  // Returns true if a value of the load stage is read after every parameter change, directly or reshaped.
   [[gnu::cold]] bool is_read_per_update(id i) const {
     for (id r = 0; r < g_.size && p_.when.of[i] == stage::load; ++r) {
       const node& v = g_[r];
