@@ -8,7 +8,7 @@
 //     serve_multi_lora MODEL --socket PATH sql=FOLDER chat=FOLDER
 //     serve_multi_lora --ask PATH < requests
 // serve_multi_lora --help lists all options.
-// run: serve_multi_lora test/golden/models/llama/base --ids --tokens 8 --from examples/requests.txt sql=test/golden/models/llama/multi/a chat=test/golden/models/llama/multi/c turned=test/golden/models/llama/oft/adapter_init scaled=test/golden/models/llama/ia3/adapter_init
+// run: serve_multi_lora test/golden/models/llama/base --ids --tokens 8 --from examples/requests.txt sql=test/golden/models/llama/multi/a chat=test/golden/models/llama/multi/c oft=test/golden/models/llama/oft/adapter_init scaled=test/golden/models/llama/ia3/adapter_init
 #include <graft/io/hf/adapters.h>
 #include <graft/model/generate.h>
 #include <graft/model/on_cpu.h>

@@ -111,9 +111,9 @@ inline std::unique_ptr<layer> adapted(const setting& at, int i, const adapter& a
 }
 
 // cuBLASLt's GEMM with its fastest algorithm for the calls that `enqueue` makes.
-struct opponent {
+struct reference_gemm {
   gpu::bench_detail::cublaslt_gemm<bf> product;
-  opponent(int m, int n, int inner, bool nn = false) { must(product.open(m, n, inner, nn), "cuBLASLt"); }
+  reference_gemm(int m, int n, int inner, bool nn = false) { must(product.open(m, n, inner, nn), "cuBLASLt"); }
   void run(cudaStream_t s, const void* x, const void* w, void* y, float beta) const {
     must(product.run(s, x, w, y, beta), "cuBLASLt");
   }

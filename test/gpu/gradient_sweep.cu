@@ -70,8 +70,9 @@ struct random_weights {
       if (c.family != &families::llama) vector(at + ".bias", c.hidden_size, 0);
     };
     const auto linear = [&](const std::string& at, int out, int in, bool bias) {
-      const bool turned = c.family == &families::gpt2;
-      matrix(at + ".weight", turned ? in : out, turned ? out : in, 1.5F / std::sqrt(static_cast<float>(in)));
+      const bool stored_in_out = c.family == &families::gpt2;
+      matrix(at + ".weight", stored_in_out ? in : out, stored_in_out ? out : in,
+             1.5F / std::sqrt(static_cast<float>(in)));
       if (bias) vector(at + ".bias", out, 0);
     };
     const int h = c.hidden_size, m = c.intermediate_size;

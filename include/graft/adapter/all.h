@@ -44,11 +44,12 @@
 namespace graft {
 
 using all_adapters =
-    joined<adapter_list<none>, lora_forms, dora_forms, adalora_forms, oft_forms, boft_forms, hra_forms, ia3_forms,
-           loha_forms, lokr_forms, vera_forms, miss_forms, vblora_forms, delora_forms, gralora_forms, road_forms,
-           c3a_forms, randlora_forms, hira_forms, psoft_forms, beft_forms, deft_forms, peanut_forms, shira_forms,
-           supertuning_forms, fourierft_forms, waveft_forms, unilora_forms, frod_forms, adamss_forms, pvera_forms,
-           tinylora_forms, glora_forms, osf_forms, ln_tuning_forms, trainable_tokens_forms, residual_forms>;
+    join_adapters<adapter_list<none>, lora_forms, dora_forms, adalora_forms, oft_forms, boft_forms, hra_forms,
+                  ia3_forms, loha_forms, lokr_forms, vera_forms, miss_forms, vblora_forms, delora_forms, gralora_forms,
+                  road_forms, c3a_forms, randlora_forms, hira_forms, psoft_forms, beft_forms, deft_forms, peanut_forms,
+                  shira_forms, supertuning_forms, fourierft_forms, waveft_forms, unilora_forms, frod_forms,
+                  adamss_forms, pvera_forms, tinylora_forms, glora_forms, osf_forms, ln_tuning_forms,
+                  trainable_tokens_forms, residual_forms>;
 
 // Calls f(type) for each adapter; the type is passed as an empty value.
 template <class Adapter> struct adapter_type { using type = Adapter; };

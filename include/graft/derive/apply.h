@@ -181,7 +181,7 @@ constexpr id apply(builder& g, id w, id x, bool transposed) {
         return apply(g, v.a, make_node::rotate(g, x, v.b, !v.tb, v.line), false);
       case op::repeat:
         if (transposed) return make_node::repeat(g, apply(g, v.a, x, true), v.d[3]);
-        return apply(g, v.a, make_node::fold(g, x, g.n[v.a].d[3]), false);
+        return apply(g, v.a, make_node::fold_columns(g, x, g.n[v.a].d[3]), false);
       case op::kron:
         if (!transposed) return apply_kron(g, v.a, v.b, x);
         break;

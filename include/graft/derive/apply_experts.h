@@ -67,7 +67,7 @@ constexpr id apply_experts(builder& g, id w, id x, id routing, bool transposed) 
       case op::transpose: return of(v.a, x, !transposed);
       case op::repeat:
         if (transposed) return make_node::repeat(g, of(v.a, x, true), v.d[3]);
-        return of(v.a, make_node::fold(g, x, g.n[v.a].d[3]), false);
+        return of(v.a, make_node::fold_columns(g, x, g.n[v.a].d[3]), false);
       default: break;
     }
   return make_node::grouped_matmul(g, x, w, routing, !transposed, v.line);

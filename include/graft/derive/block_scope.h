@@ -265,7 +265,7 @@ struct block_scope {
   static constexpr ex adapted(const layer& l, ex base) {
     ex W = base;
     for (const adapter_rule& a : l.by)
-      if (a.adapter.weight != nullptr) W = a.adapter.weight_after(l.of(a), W, base);
+      if (a.adapter.weight != nullptr) W = a.adapter.compose_weight(l.of(a), W, base);
     return W;
   }
   constexpr ex project(const char* name, ex base, ex x, bias has_bias, int line) const {
@@ -280,7 +280,7 @@ struct block_scope {
     for (const adapter_rule& a : l.by) {
       if (a.adapter.weight == nullptr) continue;
       const id first = g->n.size();
-      ex next = a.adapter.weight_after(l.of(a), W, base);
+      ex next = a.adapter.compose_weight(l.of(a), W, base);
       if (a.drops.blocks)
         next = mask_rotation_blocks(W, next, first,
                                     [&](ex zeros) { return keep_mask(l.of(a), "block_dropout", zeros, line); });
@@ -305,7 +305,7 @@ struct block_scope {
     for (const adapter_rule& a : l.by) {
       if (a.adapter.weight == nullptr) continue;
       const ex next = a.adapter.input_gradient_weight != nullptr ? a.adapter.input_gradient_weight(l.of(a), seen)
-                                                                 : a.adapter.weight_after(l.of(a), seen, base);
+                                                                 : a.adapter.compose_weight(l.of(a), seen, base);
       const node v = *next;
       // then W + update is never formed, and W may stay quantized
       const bool adds = v.what == op::add && v.a == seen.i;

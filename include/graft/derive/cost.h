@@ -127,8 +127,7 @@ struct cost {
         if (!is_leaf(g[w].what)) add(c.precomputed_bytes, bytes(w, moved));
       }
     }
-    const bool by_row =
-        traits_of(v.what).axes == axis_flow::look_up;  // a look-up reads only the rows that the ids name
+    const bool by_row = traits_of(v.what).axes == axis_flow::gather;  // a look-up reads only the rows that the ids name
     if (by_row) add(c.bytes, bytes(i, moved));
     for (int o = by_row ? 1 : 0; o < 3; ++o) count_read(v.operand(o));
   }

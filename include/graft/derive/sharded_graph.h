@@ -131,10 +131,10 @@ struct sharded_graph {
     const placement p = where[i];
     if (p.what == kind::replicated) return at[i];
     if (replicated_at[i] >= 0) return replicated_at[i];
-    if (p.what == kind::partial) return replicated_at[i] = g.emit(g.shaped(op::rank_sum, at[i], at[i]));
+    if (p.what == kind::partial) return replicated_at[i] = g.emit(g.shaped(op::all_reduce_sum, at[i], at[i]));
     if (p.what == kind::expert_rows && !replicable[i]) {
       const id mine = own_rows(i);
-      return replicated_at[i] = g.emit(g.shaped(op::rank_sum, mine, mine));
+      return replicated_at[i] = g.emit(g.shaped(op::all_reduce_sum, mine, mine));
     }
     if (replicable[i] || p.what == kind::concatenated_shards) {
       node v = copied(i);
@@ -147,7 +147,7 @@ struct sharded_graph {
     node v = g.shaped(op::pad, mine, mine);
     const dim width = v.d[3];
     v.k[0] = {3}, v.k[1] = g.times(width, rank), v.d[3] = g.times(width, ranks_size);
-    const id padded = g.emit(v), all = g.emit(g.shaped(op::rank_sum, padded, padded));
+    const id padded = g.emit(v), all = g.emit(g.shaped(op::all_reduce_sum, padded, padded));
     return replicated_at[i] = make_node::reshape(g, all, whole.d[0], whole.d[1], whole.d[2], whole.d[3]);
   }
   // Makes a node that reads the rows of experts read those of this rank's experts alone.
@@ -206,18 +206,18 @@ struct sharded_graph {
   // The axis of operand `other` that is divided together with an axis of operand k; -1: that operand is read whole.
   constexpr int matching_axis(const node& v, int k, int axis, int other) const {
     switch (traits_of(v.what).axes) {
-      case axis_flow::each:
-      case axis_flow::last:
-      case axis_flow::along: return axis;
-      case axis_flow::outer: return k != 1 && other != 1 ? axis : -1;
-      case axis_flow::matrix: return axis < 2 ? axis : -1;
+      case axis_flow::elementwise:
+      case axis_flow::mix_last:
+      case axis_flow::mix_axis: return axis;
+      case axis_flow::mix_last_of_two: return k != 1 && other != 1 ? axis : -1;
+      case axis_flow::mix_matrix: return axis < 2 ? axis : -1;
       case axis_flow::product: {
         if (axis < 2) return axis;
         if (axis_after(from, v, k, axis) != summed_axis) return -1;
         const bool transposed = other == 0 ? v.ta : v.tb;
         return (other == 0) != transposed ? 3 : 2;
       }
-      case axis_flow::add_blocks: return other < 2 ? axis : -1;
+      case axis_flow::sum_into_blocks: return other < 2 ? axis : -1;
       default: return -1;
     }
   }

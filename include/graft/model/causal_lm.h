@@ -122,7 +122,7 @@ template <class Engine> class causal_lm {
   result<model_weights> merged_weights(const names& which, merged_format as = merged_format::quantized);
   result<model_weights> merged_weights() { return merged_weights(active()); }
   // Returns by module the largest rounding error of quantizing the merged weight, relative to its largest element.
-  std::map<std::string, double> merge_rounding() const;
+  std::map<std::string, double> merge_quantization_error() const;
 
   // Returns one line per set of adapters: whether rows with it run in the launches of the base (multi-LoRA batch), or
   // why they run as a group of their own.
@@ -557,7 +557,7 @@ template <class Engine> long long causal_lm<Engine>::merged_bytes() const {
   const auto guard = lock();
   return merged_ != nullptr ? merged_->model.bytes : 0;
 }
-template <class Engine> std::map<std::string, double> causal_lm<Engine>::merge_rounding() const {
+template <class Engine> std::map<std::string, double> causal_lm<Engine>::merge_quantization_error() const {
   const auto guard = lock();
   return merged_ != nullptr ? merged_->model.rounding : std::map<std::string, double>();
 }

@@ -139,7 +139,7 @@ template <class Engine> class training_run {
     if (status s = pass_.bind_for_call(gradients_, *pool_); !s) return s;
     if (status s = coft_.project(queue(), *pool_); !s) return s;
     if (status s = batch_.set_seeds_and_weights(settings_.seed, call, pass_.blocks(), weight); !s) return s;
-    if (!pass_.drops_attention()) return ok;
+    if (!pass_.has_attention_dropout()) return ok;
     const model_config& c = model_->config();
     return batch_.write_attention_ranges(model_->rows(), c.layers, c.attention_dropout);
   }

@@ -3,7 +3,7 @@
 // adapter is folded into a copy of the weight. A backend calls these functions before it runs.
 #pragma once
 #include <graft/derive/cost.h>
-#include <graft/derive/updated_weight.h>
+#include <graft/derive/low_rank_update.h>
 #include <graft/plan/fuse.h>
 
 #include <initializer_list>
@@ -133,7 +133,7 @@ struct training_graphs {  // with saved tensors as outputs of forward and inputs
   const launch_plan branched = fuse(usual.forward, to), plain = fuse(in_weight.forward, to);
   if (branched.products.size() != 1 || plain.products.size() != 1 || plain.launches.size() != 1) return false;
   const id weight = plain.products[0].weight;
-  if (!updated_weight_at(in_weight.forward, weight).found) return false;
+  if (!low_rank_update_at(in_weight.forward, weight).found) return false;
   const bool computed = branched.launches.size() == 1 && base_leaf(usual.forward, branched.products[0].weight) < 0;
   if (!computed && branch_rank(usual.forward, branched.products[0], s) <= to.can<gemm_launch>().max_branch_rank)
     return false;

@@ -46,7 +46,7 @@ struct launch_estimate {
     if (g[i].what == op::state)
       moves(i, saturating_multiply(saturating_multiply(g.sizes.value(g[reader.a].d[2], s), cached_keys),
                                    g.sizes.value(g[i].d[3], s)));
-    else if (traits_of(reader.what).axes == axis_flow::look_up && operand_index == 0)
+    else if (traits_of(reader.what).axes == axis_flow::gather && operand_index == 0)
       moves(i, 0);  // the rows that a look-up reads are counted once, as its result
     else
       moves(i, element_count(g, i, s));

@@ -5,7 +5,7 @@
 //
 // A call whose shapes are those of the last one only sets addresses: nothing is looked up by name or allocated.
 #pragma once
-#include <graft/backend/mode.h>
+#include <graft/backend/execution_mode.h>
 #include <graft/derive/saved_tensors.h>
 #include <graft/graph/rules_experts.h>
 #include <graft/plan/fingerprint.h>
@@ -107,8 +107,8 @@ template <class Engine> class program {
   }
   // States that the block of `next`, which this program runs, reads the output of the block of `before`. It must be
   // called after each bind() of either.
-  void follows(binding<Engine>& before, const binding<Engine>& next) const {
-    Engine::follows(before.values, runs_, next.values);
+  void set_predecessor(binding<Engine>& before, const binding<Engine>& next) const {
+    Engine::set_predecessor(before.values, runs_, next.values);
   }
 
   // Begins a call with its tensors, and for a backward pass of a layer with the values that forward saved, as many as

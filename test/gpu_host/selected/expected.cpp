@@ -80,7 +80,7 @@ void others(const kernel_selection& have) {
            {"expression_elements", "expression_vec8"});
   launched(launches::two_expressions, {"both_expressions"});
   launched(launches::quantized, {"dequantize_kernel", "dequantized_elements", "gathered_dequantized"});
-  launched(launches::odd_branches, {"pack_fold", "pack_repeat", "tile_a", "tile_b"});
+  launched(launches::repeated_branches, {"pack_fold", "pack_repeat", "tile_a", "tile_b"});
   launched(launches::fused_rotation, {"pack_rotation"}), launched(launches::pad, {"pad_rows"});
   const auto evaluated = [&](graft::op what, std::initializer_list<const char*> names) {
     for (const char* const name : names)

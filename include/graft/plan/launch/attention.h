@@ -2,8 +2,8 @@
 // attention_launch: attention over a KV cache together with the launch that concatenates heads and applies RoPE, where
 // only attention reads its result. A target's kernel may read q, k and v separately and apply RoPE itself.
 #pragma once
-#include <graft/plan/launch/nodes.h>
 #include <graft/plan/launch/rowwise.h>
+#include <graft/plan/launch/single_nodes.h>
 
 namespace graft {
 

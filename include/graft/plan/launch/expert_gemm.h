@@ -5,7 +5,7 @@
 #pragma once
 #include <graft/derive/stage.h>
 #include <graft/derive/traversal.h>
-#include <graft/plan/launch/nodes.h>
+#include <graft/plan/launch/single_nodes.h>
 
 #include <initializer_list>
 

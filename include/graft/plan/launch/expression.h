@@ -7,7 +7,7 @@
 #pragma once
 #include <graft/derive/stage.h>
 #include <graft/derive/traversal.h>
-#include <graft/plan/launch/nodes.h>
+#include <graft/plan/launch/single_nodes.h>
 #include <graft/plan/launch/wgrad.h>
 
 namespace graft {

@@ -22,7 +22,7 @@ constexpr bool one_matrix(const node& v) { return v.d[0] == dim{1} && v.d[1] == 
 struct wgrad_sum {
   struct capabilities {
     bool has_kernel = false;        // there is a wgrad kernel
-    bool runs_beside_gemm = false;  // wgrads run in the launch of a dgrad (gemm.h)
+    bool fuses_into_dgrad = false;  // wgrads run in the launch of a dgrad (gemm.h)
     // Returns true if an operand with this many columns is copied with padding before the launch.
     target_function<bool(long long columns, dtype, const target&)> operand_is_padded{};
   };

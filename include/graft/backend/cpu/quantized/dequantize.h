@@ -2,9 +2,9 @@
 // Dequantizes elements [first, first + n) of a quantized weight in row-major order. There is one function for each
 // layout of scales; what a stored value means is in core/quant.
 #pragma once
-#include <graft/backend/cpu/instructions/chosen.h>
+#include <graft/backend/cpu/instructions/selected_kernels.h>
 #include <graft/backend/cpu/quantized/fp8_convert.h>
-#include <graft/backend/cpu/quantized/table16.h>
+#include <graft/backend/cpu/quantized/nibble_lookup.h>
 #include <graft/core/bf16.h>
 #include <graft/core/quant_formats.h>
 

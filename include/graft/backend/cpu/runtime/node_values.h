@@ -33,7 +33,7 @@ template <class Real> bool stays_stored(const view& v, weights of) {
     return is_matrix(v.b) && (k == 1 ? !v.ta : is_matrix(v.a) && base_leaf(g, v.b) < 0);
   if (v.what == op::grouped_matmul) return k == 1;
   if (v.what == op::row_dot) return v.a == v.b;
-  return traits_of(v.what).axes == axis_flow::look_up && k == 0;
+  return traits_of(v.what).axes == axis_flow::gather && k == 0;
 }
 
 template <class Real> class values {
@@ -136,7 +136,7 @@ template <class Real> class values {
       t.stored = &as;
       return t;
     }
-    if (traits_of(g_[i].what).axes == axis_flow::each && t.count() == out.count()) {
+    if (traits_of(g_[i].what).axes == axis_flow::elementwise && t.count() == out.count()) {
       t.p = out.p;
     } else {
       dequantized.reserve(t.count());

@@ -172,11 +172,11 @@ template <class Real> class program {
       const id leaf = base_leaf(g_, i);
       if (leaf >= 0 && can_stay_stored(i) && precomputed.stays_stored(precomputed.leaf(leaf)))
         precomputed.keep_stored(i, leaf);
-      else if (!is_kept(i) && !is_leaf(g_[i].what) && !is_read_per_update(i))
+      else if (!is_needed_by_calls(i) && !is_leaf(g_[i].what) && !is_read_per_update(i))
         precomputed.forget(i);
       else if (precomputed.has(i) && prefers_column_major(with.sizes, i))
         precomputed.make_column_major(i);
-      else if (is_kept(i))
+      else if (is_needed_by_calls(i))
         static_cast<void>(precomputed[i]);  // converts it here, so that no two threads do so in a call
     }
     with.ready = with.loaded = true, ++with.made;
@@ -199,12 +199,12 @@ template <class Real> class program {
     return needed;
   }
   // Returns true if a call reads the value or it is an output. A reshaped value shares the memory of its operand.
-  [[gnu::cold]] bool is_kept(id i) const {
+  [[gnu::cold]] bool is_needed_by_calls(id i) const {
     if (is_output(g_, i)) return true;
     for (id r = i + 1; r < g_.size; ++r) {
       const node& v = g_[r];
       if (!p_.live[r] || (v.a != i && v.b != i && v.c != i)) continue;
-      if (p_.when.of[r] == stage::call || (v.what == op::reshape && is_kept(r))) return true;
+      if (p_.when.of[r] == stage::call || (v.what == op::reshape && is_needed_by_calls(r))) return true;
     }
     return false;
   }

@@ -235,7 +235,7 @@ status evaluator<Real>::run(const On& on, id i, tensor<Real> out, const operands
   auto* const links = reinterpret_cast<int*>(scratch);
   const auto filling = with<Ops, op::constant, op::number, op::zero>(on);
   const auto mapped = with<Ops, op::sqrt, op::exp, op::log, op::sin, op::cos, op::tanh, op::erf, op::sigmoid, op::relu,
-                           op::silu, op::gelu, op::gelu_tanh, op::step, op::detach, op::reshape>(on);
+                           op::silu, op::gelu, op::gelu_tanh, op::heaviside, op::detach, op::reshape>(on);
   for (const tensor<Real>* t : {static_cast<const tensor<Real>*>(&out), &x.a, &x.b, &x.c})
     if (!element_ptr<Real>::is_supported(t->p.type))
       return fail(name, " computes with ", name_of(dtype_of<Real>), ", bf16 and f16, not with ", name_of(t->p.type));
@@ -274,7 +274,7 @@ status evaluator<Real>::run(const On& on, id i, tensor<Real> out, const operands
     case op::silu:
     case op::gelu:
     case op::gelu_tanh:
-    case op::step:
+    case op::heaviside:
     case op::detach: return mapped.elements(n, unary<Real>{v.what, out.p, x.a.p}, name);
     case op::matmul:
       return with<Ops, op::matmul>(on).template product<Narrow>(
@@ -300,8 +300,8 @@ status evaluator<Real>::run(const On& on, id i, tensor<Real> out, const operands
           n, concatenated<Real>{out, x.a, x.b, {out, axis}, {x.a, axis}, {x.b, axis}}, name);
     }
     case op::repeat: return with<Ops, op::repeat>(on).elements(n, repeated_columns<Real>{out, x.a}, name);
-    case op::fold: return with<Ops, op::fold>(on).elements(n, folded<Real>{out, x.a}, name);
-    case op::upper: return with<Ops, op::upper>(on).elements(n, upper_part<Real>{out, x.a}, name);
+    case op::fold_columns: return with<Ops, op::fold_columns>(on).elements(n, folded<Real>{out, x.a}, name);
+    case op::strict_upper: return with<Ops, op::strict_upper>(on).elements(n, upper_part<Real>{out, x.a}, name);
     case op::skew: return with<Ops, op::skew>(on).elements(n, skewed<Real>{out, x.a}, name);
     case op::unskew: return with<Ops, op::unskew>(on).elements(x.a.count(), unskewed<Real>{out, x.a}, name);
     case op::circulant: {
@@ -333,8 +333,10 @@ status evaluator<Real>::run(const On& on, id i, tensor<Real> out, const operands
     case op::gather: return gather(with<Ops, op::gather>(on), gathered<Real>{out, x.a, x.ids, v.ta, shard(v)});
     case op::scatter:
       return scatter(with<Ops, op::scatter>(on), scatter_add<Real>{out, x.a, x.ids, links, v.ta}, links);
-    case op::place: return with<Ops, op::place>(on).rows(out.d[2], scatter_elements<Real>{out, x.a, x.ids}, name);
-    case op::pick: return with<Ops, op::pick>(on).elements(n, gather_elements<Real>{out, x.a, x.ids}, name);
+    case op::scatter_elements:
+      return with<Ops, op::scatter_elements>(on).rows(out.d[2], scatter_elements<Real>{out, x.a, x.ids}, name);
+    case op::gather_elements:
+      return with<Ops, op::gather_elements>(on).elements(n, gather_elements<Real>{out, x.a, x.ids}, name);
     case op::softmax: return with<Ops, op::softmax>(on).rows(x.a.rows(), softmaxes<Real>{out, x.a}, name);
     case op::topk_softmax:
       return with<Ops, op::topk_softmax>(on).rows(x.a.rows(), topk_softmaxes<Real>{out, x.a, argument(v, 0)}, name);
@@ -346,10 +348,8 @@ status evaluator<Real>::run(const On& on, id i, tensor<Real> out, const operands
       const normalize_grads<Real> f{out, x.a, x.b.p, x.c, v.k[0] == dim{1}, x.factors, x.residual};
       return normalize_backward(with<Ops, op::normalize_grad>(on), f, name);
     }
-    case op::patches:
-      return with<Ops, op::patches>(on).elements(n, patched<Real>{out, x.a, patch_window(v, v.a)}, name);
-    case op::unpatch:
-      return with<Ops, op::unpatch>(on).elements(n, unpatched<Real>{out, x.a, patch_window(v, i)}, name);
+    case op::im2col: return with<Ops, op::im2col>(on).elements(n, patched<Real>{out, x.a, patch_window(v, v.a)}, name);
+    case op::col2im: return with<Ops, op::col2im>(on).elements(n, unpatched<Real>{out, x.a, patch_window(v, i)}, name);
     case op::rope: return apply_rope(with<Ops, op::rope>(on), rope_heads<Real>{out, x.a, x.b, v.tb});
     case op::dropout: {
       const dropout_elements<Real> f{out, x.a, x.ids, argument(v, 0), x.c.p};
@@ -405,8 +405,8 @@ status evaluator<Real>::run(const On& on, id i, tensor<Real> out, const operands
                                      x.branch != nullptr ? *x.branch : expert_branch<Real>{}};
       return with<Ops, op::grouped_matmul, op::grouped_wgrad>(on).template groups<Narrow>(f);
     }
-    case op::rank_sum:
-    case op::rank_max: return fail(name, " is no kernel; it runs where a plan has the ranks");
+    case op::all_reduce_sum:
+    case op::all_reduce_max: return fail(name, " is no kernel; it runs where a plan has the ranks");
     case op::host: return fail("host function '", v.name, "' cannot run on the GPU");
   }
   return ok;

@@ -298,7 +298,7 @@ GRAFT_GPU_LIBRARY status values::exchange(cudaStream_t stream, id i, const tenso
                       : on_stream{stream}.elements(elements(i), unary<float>{op::detach, to, from.p}, name);
       !s)
     return s;
-  return ranks_->link->reduce({to.at, to.type, {elements(i), 1, 1, 1}, 1}, (*g_)[i].what == op::rank_max);
+  return ranks_->link->reduce({to.at, to.type, {elements(i), 1, 1, 1}, 1}, (*g_)[i].what == op::all_reduce_max);
 }
 #endif
 

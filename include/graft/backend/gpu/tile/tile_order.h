@@ -13,10 +13,10 @@ struct grouped_tiles {
   int rows, columns;  // in tiles
   int group;          // rows of tiles in a group; inside a group rows vary fastest
 
-  struct place {
+  struct tile_coord {
     int row, column;
   };
-  __host__ __device__ place at(int t) const {
+  __host__ __device__ tile_coord at(int t) const {
     const int per_group = group * columns, which = t / per_group, rest = t % per_group;
     const int left = rows - which * group, height = left < group ? left : group;
     return {which * group + rest % height, rest / height};

@@ -10,6 +10,9 @@
 // Order        Blocks take bands of 16 row tiles before the next columns, so that x stays in L2 and the matrix
 //              of an expert is read once by neighbouring blocks.
 // Gradients    One block per tile of an expert's matrix; an expert without rows gets zeros.
+// Measured     H200, four layers in the shape of Mixtral-8x7B, bf16: a captured token step of 64 rows takes 1.38 of the
+//              time to read the weights that it touches, of one row 1.84; a prompt of 2048 tokens takes 5.1 of the time
+//              of its products at 760 Tflop/s (bench/results/gpu-experts.json).
 #pragma once
 #include <cub/block/block_scan.cuh>
 #include <graft/backend/gpu/kernels/experts/routing.cuh>
@@ -69,7 +72,7 @@ struct expert_tile {
   int row0, col0;    // the tile's first row and column in the result of the expert
 };
 
-inline constexpr int rows_side_by_side = 16;
+inline constexpr int row_tiles_per_band = 16;
 
 // The number of row tiles is at most one more per expert than the rows fill.
 inline long long most_row_tiles(long long rows, long long experts, int tile_rows) {
@@ -99,13 +102,13 @@ __device__ expert_tile find_row_tile(const grouped_products<Real>& p, long long 
   }
   int before = 0, all = 0;
   scan(memory).ExclusiveSum(own, before, all);
-  // Tiles are visited in bands of rows_side_by_side row tiles; the last band may be shorter.
-  const long long band = number / (static_cast<long long>(rows_side_by_side) * col_tiles);
-  const long long in_band = number - band * rows_side_by_side * col_tiles;
-  const long long left = all - band * rows_side_by_side;
-  const int height = static_cast<int>(left < rows_side_by_side ? left : rows_side_by_side);
+  // Tiles are visited in bands of row_tiles_per_band row tiles; the last band may be shorter.
+  const long long band = number / (static_cast<long long>(row_tiles_per_band) * col_tiles);
+  const long long in_band = number - band * row_tiles_per_band * col_tiles;
+  const long long left = all - band * row_tiles_per_band;
+  const int height = static_cast<int>(left < row_tiles_per_band ? left : row_tiles_per_band);
   if (height > 0 && in_band < static_cast<long long>(height) * col_tiles) {
-    const int slot = static_cast<int>(band * rows_side_by_side + in_band % height),
+    const int slot = static_cast<int>(band * row_tiles_per_band + in_band % height),
               col = static_cast<int>(in_band / height);
 #pragma unroll
     for (int i = 0; i < each; ++i) {

@@ -206,7 +206,7 @@ template <class Real> struct combined_by_expert {
   }
 };
 // Copies the rows of this rank's experts in place and zeroes the others (routed_by::row).
-template <class Real> struct kept_rows {
+template <class Real> struct own_expert_rows {
   tensor<Real> out, rows;
   routing_table<Real> routing;
   expert_range mine;
@@ -230,7 +230,7 @@ status combine_rows(const On& on, const tensor<Real>& out, const tensor<Real>& r
     case routed_by::expert:
       return on.matrices(out.d[1], out.count() / (out.d[1] > 0 ? out.d[1] : 1),
                          combined_by_expert<Real>{out, rows, routing, mine.first}, "combine");
-    case routed_by::row: return on.elements(out.count(), kept_rows<Real>{out, rows, routing, mine}, "combine");
+    case routed_by::row: return on.elements(out.count(), own_expert_rows<Real>{out, rows, routing, mine}, "combine");
     case routed_by::token:
     case routed_by::both: break;
   }

@@ -88,7 +88,7 @@ template <class Real> __global__ void stack_kernel(const __grid_constant__ stack
       stacked::multiply(to, a, b, s, n);
     } else if (s.what == op::transpose) {
       stacked::each_entry(n, [&](int r, int c, int) { to[r * pitch + c] = a[c * pitch + r]; });
-    } else if (s.what == op::upper) {
+    } else if (s.what == op::strict_upper) {
       stacked::each_entry(n, [&](int r, int c, int) { to[r * pitch + c] = r < c ? a[r * pitch + c] : 0; });
     } else if (s.what == op::unskew) {
       const element_ptr<float> out = s.store + matrix * (area - n) / 2;

@@ -1,19 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sampling: the next token of each row, chosen on the device, and the memory that it needs for a running batch.
-#pragma once
-#include <cub/block/block_reduce.cuh>
-#include <cub/block/block_scan.cuh>
-#include <graft/backend/gpu/kernels/elementwise/for_each.cuh>
-#include <graft/backend/gpu/runtime/engine_memory.cuh>
-#include <graft/backend/gpu/tile/tensor.cuh>
-#include <graft/core/splitmix64.h>
-
-namespace graft::gpu {
-
-// ---- The kernel
-
 // Sampling: chooses the next token of each row on the device, as model/sampler.h defines it: repetition penalty,
-// temperature, top-k, top-p, and one draw from a counter-based random number.
+// temperature, top-k, top-p, and one draw from a counter-based random number. token_sampler has the memory that this
+// needs for a running batch.
 //
 // One thread block samples one row of logits [rows, vocabulary]. Phases: (1) argmax; greedy decoding ends here. (2)
 // Top-k: a radix select finds the key of the k-th largest score, 8 bits of the key per pass. (3) Top-p: a radix select
@@ -25,6 +13,17 @@ namespace graft::gpu {
 // order. Scans and reductions are CUB's. The radix select and its histogram are our own: CUB has no block-wide select,
 // its histograms count keys and add no weights, and DeviceTopK and DeviceRadixSort would be several launches per row
 // instead of one for all rows.
+#pragma once
+#include <cub/block/block_reduce.cuh>
+#include <cub/block/block_scan.cuh>
+#include <graft/backend/gpu/kernels/elementwise/for_each.cuh>
+#include <graft/backend/gpu/runtime/engine_memory.cuh>
+#include <graft/backend/gpu/tile/tensor.cuh>
+#include <graft/core/splitmix64.h>
+
+namespace graft::gpu {
+
+// ---- The kernel
 
 struct sampling_numbers {
   bool sample = false;
