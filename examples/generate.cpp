@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Generates text with a model, from a Hugging Face folder or a GGUF file, and optionally an adapter; or talks.
-//     generate MODEL "Once upon a time" --adapter FOLDER --tokens 64
+//     generate MODEL "Once upon a time" --adapter FOLDER --max-new-tokens 64
 //     generate model.gguf --chat "What is a graft?"       one question and its answer
 //     generate model.gguf --chat                          a conversation on the terminal
 //     generate MODEL --ids 1,2,3                          token ids need no tokenizer
 //     mpirun -n 4 generate … --parallel tensor            tensor parallel, 4 processes, the first of which prints
-//     generate … --parallel tensor --on cuda --process 0/4 --rendezvous FILE      one of 4 processes started by hand
+//     generate … --parallel tensor --device cuda --process 0/4 --rendezvous FILE   one of 4 processes started by hand
 // generate --help lists all options.
 // run: generate test/golden/models/llama/base --adapter test/golden/models/llama/lora/adapter_init --compare-base --ids 5,9,200
 #include <graft/io/load_model.h>
@@ -266,8 +266,9 @@ int main(int argc, char** argv) {
   in.option("--ids 1,2,3", o.ids, "token ids as the prompt instead of TEXT");
   in.option("--adapter FOLDER", o.adapter, "adapter: a folder that PEFT, or finetune, wrote, or a GGUF file");
   in.flag("--compare-base", o.compare, "generates without the adapter first");
-  in.option("--tokens N", o.tokens,
+  in.option("--max-new-tokens N", o.tokens,
             "new tokens, at most: an end token of the model ends the text before; not given: 32, with --chat 512", 0);
+  in.earlier_name("--tokens");
   in.option("--stop TEXT", o.stops, "ends the text before TEXT; may be repeated");
   o.context.declare(in);
   o.sampling.declare(in);
