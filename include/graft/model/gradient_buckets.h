@@ -105,7 +105,7 @@ template <class Engine> class gradient_buckets {
         if (first_block[p] == b) ready.push_back(p), size += 4 * pool.parameters[p].gradient.count();
       if (size < bytes && b > first) continue;
       bucket& made = buckets_.emplace_back();
-      made.last_block = b, made.gradients = pool.merge_neighbours(ready);
+      made.last_block = b, made.gradients = pool.merge_neighbors(ready);
       if (status s = made.sums.bind(q, std::move(sums)); !s) return s;
       sums.clear(), ready.clear(), size = 0;
     }

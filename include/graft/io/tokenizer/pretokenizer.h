@@ -68,7 +68,7 @@ class pretokenizer {
   explicit pretokenizer(const std::vector<pretokenizer_step>& steps) : steps_(steps), scratch_(steps.size()) {}
 
   // Calls word(w) for every word, in order; false if a regular expression took too many steps. `at_start` says whether
-  // the piece is the begin of the whole text, for prepend_scheme::first.
+  // the piece is the beginning of the whole text, for prepend_scheme::first.
   template <class Word> bool split(std::string_view piece, bool at_start, Word word) {
     return piece.empty() || from(0, piece, at_start, word);
   }

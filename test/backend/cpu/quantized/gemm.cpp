@@ -12,7 +12,7 @@ using namespace test;
 
 namespace {
 
-// The largest distance between neighbouring numbers of an encoding that has the scale of element `at`.
+// The largest distance between neighboring numbers of an encoding that has the scale of element `at`.
 double step_at(const weight_view& w, long long at) {
   const quant_format& format = w.format;
   if (format.block_bytes > 0) {

@@ -46,7 +46,7 @@ struct full_sums {
   }
 };
 
-// The sums of four rows and one token if a register takes two rows and two tokens: neighbouring limbs of the token take
+// The sums of four rows and one token if a register takes two rows and two tokens: neighboring limbs of the token take
 // the places of two tokens, so that `rest` holds s1 and s2. `first` holds s0 and a sum that is not used.
 struct single_token_sums {
   static constexpr int groups = 2;

@@ -334,7 +334,7 @@ __device__ __forceinline__ void load_matrix_trans(std::uint32_t (&v)[4], std::ui
                : "r"(address)
                : "memory");
 }
-// Transposes an 8 x 8 matrix of 16-bit elements in registers; each lane has two neighbours of a row.
+// Transposes an 8 x 8 matrix of 16-bit elements in registers; each lane has two neighbors of a row.
 __device__ __forceinline__ std::uint32_t transpose_matrix(std::uint32_t v) {
   std::uint32_t transposed;
   asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(transposed) : "r"(v));

@@ -236,7 +236,8 @@ GRAFT_GPU_LIBRARY status values::compute_node(cudaStream_t stream, id i, element
     const auto value = static_cast<float>(*static_cast<const double*>(leaf.data));
     if (written_[i].at == to.at && written_[i].value == value) return ok;
     written_[i] = {to.at, value};
-    return on_stream{stream}.elements(1, filled<float>{to, value}, "scalar");  // a captured graph contains the value
+    return on_stream{stream}.elements(1, fill_functor<float>{to, value},
+                                      "scalar");  // a captured graph contains the value
   }
   operands<float> x;
   const view* looked_up = nullptr;

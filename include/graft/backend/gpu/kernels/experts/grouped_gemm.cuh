@@ -8,7 +8,7 @@
 //              counts tiles, and takes the tile with its number; a block without a tile ends. No expert's rows are
 //              padded in memory: a tile reads and writes its own rows alone.
 // Order        Blocks take bands of 16 row tiles before the next columns, so that x stays in L2 and the matrix
-//              of an expert is read once by neighbouring blocks.
+//              of an expert is read once by neighboring blocks.
 // Gradients    One block per tile of an expert's matrix; an expert without rows gets zeros.
 // Measured     H200, four layers in the shape of Mixtral-8x7B, bf16: a captured token step of 64 rows takes 1.38 of the
 //              time to read the weights that it touches, of one row 1.84; a prompt of 2048 tokens takes 5.1 of the time
@@ -122,7 +122,7 @@ __device__ expert_tile find_row_tile(const grouped_products<Real>& p, long long 
   __syncthreads();
   return found;
 }
-// The tile of a gradient; blocks of a row of tiles are neighbours.
+// The tile of a gradient; blocks of a row of tiles are neighbors.
 template <class Real>
 __device__ expert_tile find_wgrad_tile(const grouped_products<Real>& p, long long number, int tile_rows,
                                        int tile_cols) {

@@ -105,7 +105,7 @@ status route(const On& on, const tensor<Real>& table, const tensor<Real>& scores
 
 // ---- dispatch and combine
 
-template <class Real> struct dispatched {
+template <class Real> struct dispatch_functor {
   tensor<Real> out, from;
   routing_table<Real> routing;
   routed_by by;
@@ -123,12 +123,12 @@ template <class Real> struct dispatched {
     out.p.put(i, row < 0 ? Real(0) : from.p[row * n + i % n]);
   }
 };
-// The functor `dispatched` with 16-byte copies of eight columns.
+// dispatch_functor with 16-byte copies of eight columns.
 struct dispatched_vec8 {
-  dispatched<float> f;
+  dispatch_functor<float> f;
   long long vectors;  // per row
 
-  static bool fits(const dispatched<float>& f) {
+  static bool fits(const dispatch_functor<float>& f) {
     return f.by != routed_by::both && f.out.d[3] % 8 == 0 && is_aligned16(f.out.p) && is_aligned16(f.from.p);
   }
   __device__ void operator()(long long i) const {
@@ -138,10 +138,10 @@ struct dispatched_vec8 {
     store_vec8(v, f.out.p, 8 * i);
   }
 };
-template <class On, class Real> status dispatch_rows(const On& on, const dispatched<Real>& f) {
+template <class On, class Real> status dispatch_rows(const On& on, const dispatch_functor<Real>& f) {
   return on.elements(f.out.count(), f, "dispatch");
 }
-template <runs_on_stream On> status dispatch_rows(const On& on, const dispatched<float>& f) {
+template <runs_on_stream On> status dispatch_rows(const On& on, const dispatch_functor<float>& f) {
   if (!dispatched_vec8::fits(f)) return on.elements(f.out.count(), f, "dispatch");
   return on.elements(f.out.count() / 8, dispatched_vec8{f, f.out.d[3] / 8}, "dispatch");
 }
