@@ -148,7 +148,7 @@ __device__ __forceinline__ void wait_for_stores() { asm volatile("cp.async.bulk.
 // Makes ordinary stores to shared memory visible to the async proxy: TMA stores and wgmma operands.
 __device__ __forceinline__ void fence_async_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// Makes global memory that other thread blocks wrote by ordinary stores, and that an acquire has made visible here,
+// Makes global memory that other CTAs wrote by ordinary stores, and that an acquire has made visible here,
 // readable by TMA copies.
 __device__ __forceinline__ void fence_async() { asm volatile("fence.proxy.async;" ::: "memory"); }
 
@@ -368,7 +368,7 @@ __device__ __forceinline__ float exp2_approx(float x) {
   return y;
 }
 
-// ---- programmatic dependent launch, and flags between thread blocks of one kernel -----------------------------------
+// ---- programmatic dependent launch, and flags between CTAs of one kernel -----------------------------------
 // Forces the compiler to have the value in a register here, instead of recomputing it at every use.
 __device__ __forceinline__ void keep(int& v) { asm volatile("" : "+r"(v)); }
 // Keeps the compiler from moving accesses to accumulators across a wgmma wait or issue; emits no instruction.

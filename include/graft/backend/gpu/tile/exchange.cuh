@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Exchange of partial sums between the thread blocks that share a result (split-K, split-KV, the shrink of a GEMM),
+// Exchange of partial sums between the CTAs that share a result (split-K, split-KV, the shrink of a GEMM),
 // sm_90. Every sum is added in the order of its parts by the block that finishes it, so that the same call gives the
 // same bits; there are no float atomics.
 //

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sizes of a thread block's shared memory and orders of tiles that the host knows too, because it sizes launches and
+// Sizes of a CTA's shared memory and orders of tiles that the host knows too, because it sizes launches and
 // workspaces by them. tile_scheduler.cuh has the schedulers that need the device.
 #pragma once
 #include <cuda_runtime_api.h>
 
 namespace graft::gpu {
 
-inline constexpr int shared_memory_limit = 227 * 1024;  // largest shared memory of a thread block on sm_90, bytes
+inline constexpr int shared_memory_limit = 227 * 1024;  // largest shared memory of a CTA on sm_90, bytes
 inline constexpr int max_sorted_tiles = 128;            // tiles per worker that sorted_tiles sorts
 
 struct grouped_tiles {

@@ -6,11 +6,11 @@
 // Reductions of an elementwise expression, by form (dispatch/reduce_form.h):
 //
 //   narrow rows   A warp takes four rows of up to 256 elements, whose loads are in flight together.
-//   rows          A thread block takes a row.
+//   rows          A CTA takes a row.
 //   columns       A cluster takes sixteen columns. Its blocks split the rows, and the first block adds their sums in
 //                 order through distributed shared memory.
 //   matrices      A stack of large matrices is summed by one thread per eight elements.
-//   any axes      A thread block takes each element of the result.
+//   any axes      A CTA takes each element of the result.
 //
 // Every sum has a fixed order, so results are bitwise deterministic. for_each.cuh says why the sums of warps and thread
 // blocks are not CUB's.

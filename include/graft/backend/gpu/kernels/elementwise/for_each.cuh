@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Grid mappings for functors: a thread per element, a warp per row, a thread column per output column, a thread block
+// Grid mappings for functors: a thread per element, a warp per row, a thread column per output column, a CTA
 // per matrix. A functor also runs on the host, so that tests can compare: threads that cooperate are a team, and
 // single_thread is a team of one. Every output has one owner and every sum a fixed order, so results are bitwise
 // deterministic.

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Grouped GEMM of a mixture of experts: the sorted rows of each expert times its own matrix, and the gradients of those
-// matrices (aᵀ b over the rows of each expert), for any routing. This file has the problem, how a thread block finds
+// matrices (aᵀ b over the rows of each expert), for any routing. This file has the problem, how a CTA finds
 // its tile, the kernel in float, and which kernel runs; grouped_gemm_mma.cuh has the tensor-core kernel.
 //
 // Tiles        The rows of an expert are known on the device only, and the grid is launched for the most tiles that
-//              there can be. A thread block finds the first row of each expert by bisection in the routing table,
+//              there can be. A CTA finds the first row of each expert by bisection in the routing table,
 //              counts tiles, and takes the tile with its number; a block without a tile ends. No expert's rows are
 //              padded in memory: a tile reads and writes its own rows alone.
 // Order        Blocks take bands of 16 row tiles before the next columns, so that x stays in L2 and the matrix
@@ -64,7 +64,7 @@ template <class Real> struct grouped_products {
   }
 };
 
-// ---- The tile of a thread block
+// ---- The tile of a CTA
 
 struct expert_tile {
   int expert;        // -1: none
@@ -140,7 +140,7 @@ __device__ expert_tile find_tile(const grouped_products<Real>& p, long long numb
   return p.is_wgrad ? find_wgrad_tile(p, number, tile_rows, tile_cols)
                     : find_row_tile<Threads>(p, number, tile_rows, tile_cols);
 }
-// The thread blocks of a launch.
+// The CTAs of a launch.
 template <class Real> long long blocks_of(const grouped_products<Real>& p, int tile_rows, int tile_cols) {
   const long long col_tiles = (p.cols() + tile_cols - 1) / tile_cols;
   return col_tiles * (p.is_wgrad ? p.experts * ((p.a.d[3] + tile_rows - 1) / tile_rows)

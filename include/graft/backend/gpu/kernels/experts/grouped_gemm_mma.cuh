@@ -4,7 +4,7 @@
 //
 //   y [rows, n] = x [rows, k] W(expert)ᵀ or W(expert)    dW(expert) [m, n] = aᵀ b over the rows of the expert
 //
-// Tiles        Rows x Cols of a result per thread block, 64 of K per step. 16 x 64 for the few rows of decode, where
+// Tiles        Rows x Cols of a result per CTA, 64 of K per step. 16 x 64 for the few rows of decode, where
 //              the launch reads each matrix once and is bound by memory; 128 x 128 for prefill and training; 64 x 32
 //              for x Aᵀ of a low-rank branch; 64 x 64 for dy B of one, and for gradients, whose sides are a rank or a
 //              layer's width.

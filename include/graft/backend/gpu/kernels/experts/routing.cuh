@@ -3,7 +3,7 @@
 // (the permutation of tokens into the order of the experts) and combine (unpermute: their sums per token).
 //
 // route        Two kernels. The first one chooses the experts of each token. The second one is a stable counting sort:
-//              the thread block of an expert counts the (token, expert) pairs of smaller experts, and gives its own
+//              the CTA of an expert counts the (token, expert) pairs of smaller experts, and gives its own
 //              pairs their rows in order. Neither needs a number of rows on the host, so a captured graph stays valid.
 // Sums         Each element has one owner, which adds in the order of the table: deterministic, and no atomics.
 //

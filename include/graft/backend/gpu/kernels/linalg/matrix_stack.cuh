@@ -5,7 +5,7 @@
 //
 //   step k:  slot[to] = a b (operands may be transposed), aᵀ, upper(a), a ± b, a ⊙ b; unskew(a) goes to memory only
 //
-// Work split   A thread block takes matrix i of every stack; in a product a thread computes 2 x 2 results.
+// Work split   A CTA takes matrix i of every stack; in a product a thread computes 2 x 2 results.
 // Phases       All operands are loaded into slots of shared memory (padded row pitch). Each step reads and writes
 //              slots; results that other launches read are also stored. A block barrier separates the steps.
 #pragma once

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The truncated Neumann series of the Cayley transform and its gradient for blocks of 32 x 32, OFT's default size: the
-// formulas of `neumann_functor` and `neumann_grads` in dense.cuh. One thread block of 256 threads per matrix; all
+// formulas of `neumann_functor` and `neumann_grads` in dense.cuh. One CTA of 256 threads per matrix; all
 // matrices are in shared memory in float, and a thread computes 2 x 2 entries of every product.
 #pragma once
 #include <graft/backend/gpu/kernels/elementwise/for_each.cuh>

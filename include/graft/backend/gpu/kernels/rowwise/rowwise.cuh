@@ -11,9 +11,9 @@
 
 namespace graft::gpu {
 
-// ---- A thread block per row
+// ---- A CTA per row
 
-// One thread block per row, for norms of long rows (1024 to 8192 columns): the block reads the row once and keeps it in
+// One CTA per row, for norms of long rows (1024 to 8192 columns): the block reads the row once and keeps it in
 // registers, `Vectors` vectors of eight elements per thread. With few rows a block has many threads with one vector
 // each, for latency; with many rows it has few threads with four vectors each, for occupancy. Sums have the same order
 // in both cases: a tree over every 32 neighboring vectors, and these sums one after the other. cub::BlockReduce is not
@@ -277,7 +277,7 @@ template <class Real> struct normalize_functor {
                              [&](long long c, const Real* v) { to.put(c, (v[0] - m.mean) * m.scale * v[1]); });
   }
 };
-// One thread block per long row. The kernel is chosen by the row length only, so a row gives the same bits in every
+// One CTA per long row. The kernel is chosen by the row length only, so a row gives the same bits in every
 // batch.
 template <dtype Type, int Vectors> struct normalized_by_blocks {
   normalize_functor<float> f;

@@ -3,7 +3,7 @@
 // temperature, top-k, top-p, and one draw from a counter-based random number. token_sampler has the memory that this
 // needs for a running batch.
 //
-// One thread block samples one row of logits [rows, vocabulary]. Phases: (1) argmax; greedy decoding ends here. (2)
+// One CTA samples one row of logits [rows, vocabulary]. Phases: (1) argmax; greedy decoding ends here. (2)
 // Top-k: a radix select finds the key of the k-th largest score, 8 bits of the key per pass. (3) Top-p: a radix select
 // weighted by probability finds the key at which the smallest scores reach a mass of 1 - p. (4) A block-wide prefix sum
 // of the remaining masses finds the token at which the drawn fraction of the total is reached; tokens count in their
