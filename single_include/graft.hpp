@@ -4664,7 +4664,7 @@ struct target {
   work granularity = work::by_rows;
   target_function<void(const detail::planner&)> fuse_products{};
   int capability = 0;                  // CUDA compute capability, 90 for 9.0; 0: a CPU
-  int sm_count = 0;                    // multiprocessors
+  int sm_count = 0;                    // SMs
   double bytes_per_second = 0;         // memory bandwidth of a long copy; 0: unknown
   double flops_per_second = 0;         // peak flop/s of GEMMs; 0: unknown
   double launch_overhead_seconds = 0;  // per kernel in a sequence of kernels
@@ -7385,7 +7385,7 @@ constexpr void describe_branch(text& t, const graph& g, const sequence<id>& ops,
   for (const id i : ops) {
     if (ranks > 0 || low_rank == 0 || g[i].what != op::matmul) continue;
     const dim made = g[i].d[3];
-    const bool is_expand = main >= 0 && (made == g[main].d[3] || made == g[g[main].a].d[3]);
+    const bool is_expand = main >= 0 && (made == g[main].d[3] || (g[main].a >= 0 && made == g[g[main].a].d[3]));
     print_rank(is_expand ? g[g[i].a].d[3] : made);
   }
   slot_writer w{t};
@@ -7407,7 +7407,7 @@ constexpr void count_operations(text& t, const graph& g, const sequence<id>& ops
       if (g[k].what == g[i].what) ++times, counted.add(k);
     t << (listed++ > 0 ? ", " : "");
     if (times > 1) t << times << ' ';
-    t << traits_of(g[i].what).name;
+    t << (g[i].what == op::sum_to ? "sum" : traits_of(g[i].what).name);
   }
 }
 }  // namespace detail
@@ -7417,7 +7417,7 @@ constexpr void describe_launch(text& t, const graph& g, const launch_plan& p, co
   for (int n = 0; n < l.count; ++n) {
     const id i = p.nodes[l.first + n];
     if (p.slot_of[i] == launch_slot::branch) branch.add(i);
-    if (p.slot_of[i] == launch_slot::mainloop && g[i].what == op::matmul) main = i;
+    if (p.slot_of[i] == launch_slot::mainloop) main = i;
   }
   auto in_branch = [&](id i) {
     i = unshaped(g, i);
