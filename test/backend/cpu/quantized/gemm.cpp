@@ -155,7 +155,7 @@ TEST_CASE("quantized: few tokens on rows of whole blocks, whatever the sizes of 
     }
 }
 
-// Digits that are bytes must not add up to more than a register holds: here all are as large as they can be. Floats
+// Limbs that are bytes must not add up to more than a register holds: here all are as large as they can be. Floats
 // that are rounded the same way at every addition may be 1e-5 away.
 TEST_CASE("quantized: numbers of one size and sign, and of which one is larger") {
   const long long rows = 5, cols = 8192;

@@ -89,9 +89,9 @@ template <template <dtype, int> class F, class Of>
 result<bool> run_block_per_row(const on_stream& on, const Of& of, bool fits, const char* name) {
   const long long rows = of.x.rows(), n = of.x.d[3];
   if (!fits || !takes_block_per_row(n)) return false;
-  auto run = [&](auto few, auto many) -> result<bool> {
-    const status s = has_many_rows(rows) ? on.blocks(rows, threads_of_row<4>(n), many, name)
-                                         : on.blocks(rows, threads_of_row<1>(n), few, name);
+  auto run = [&](auto one_vector, auto four_vectors) -> result<bool> {
+    const status s = has_many_rows(rows) ? on.blocks(rows, threads_of_row<4>(n), four_vectors, name)
+                                         : on.blocks(rows, threads_of_row<1>(n), one_vector, name);
     if (!s) return s.failure();
     return true;
   };
