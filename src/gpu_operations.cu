@@ -8,5 +8,5 @@ template status evaluate_node<every_op>(cudaStream_t, const graph&, const size_v
                                         const operands<float>&, float*);
 template status multiply<float>(const on_stream&, const products<float>&, float*);
 template status each<unary<float>>(cudaStream_t, long long, const unary<float>&, const char*);
-template status each<filled<float>>(cudaStream_t, long long, const filled<float>&, const char*);
+template status each<fill_functor<float>>(cudaStream_t, long long, const fill_functor<float>&, const char*);
 }  // namespace graft::gpu

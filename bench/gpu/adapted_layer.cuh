@@ -110,10 +110,10 @@ inline std::unique_ptr<layer> adapted(const setting& at, int i, const adapter& a
   return adapted(at, matrix_of(at.w[static_cast<std::size_t>(i)], at.n, k), a);
 }
 
-// cuBLASLt's GEMM with its quickest algorithm for the calls that `enqueue` makes.
-struct opponent {
+// cuBLASLt's GEMM with its fastest algorithm for the calls that `enqueue` makes.
+struct reference_gemm {
   gpu::bench_detail::cublaslt_gemm<bf> product;
-  opponent(int m, int n, int inner, bool nn = false) { must(product.open(m, n, inner, nn), "cuBLASLt"); }
+  reference_gemm(int m, int n, int inner, bool nn = false) { must(product.open(m, n, inner, nn), "cuBLASLt"); }
   void run(cudaStream_t s, const void* x, const void* w, void* y, float beta) const {
     must(product.run(s, x, w, y, beta), "cuBLASLt");
   }

@@ -12,7 +12,7 @@ using namespace graft::model_calls;
 
 namespace {
 
-// Prints the least of three medians of both models, and the time of the calls that timed launches.
+// Prints the smallest of three medians of both models, and the time of the calls that timed launches.
 status measure(int layers, int vocabulary) {
   const model_config c = graft::test::llama_config(layers, 4096, 14336, vocabulary, 4096);
   std::vector<causal_lm<engine>> models;

@@ -52,24 +52,25 @@ void add_case(int m, int n, const std::vector<adapter>& adapters) {
   for (int i = 0; i < 2; ++i) dx->push_back(random_matrix(static_cast<long long>(m) * k, 1));
   const std::string shape = "/" + std::to_string(m) + "/" + std::to_string(n);
   const double flops = 2.0 * m * n * k, bytes = 2.0 * (static_cast<double>(n) * k + static_cast<double>(m) * (n + k));
-  const auto ahead = std::make_shared<opponent>(m, n, k), back = std::make_shared<opponent>(m, k, n, true);
+  const auto forward_gemm = std::make_shared<reference_gemm>(m, n, k),
+             backward_gemm = std::make_shared<reference_gemm>(m, k, n, true);
   const auto forward = [=](cudaStream_t s) {
     for (int c = 0; c < at->calls; ++c)
-      ahead->run(s, at->x, at->w[static_cast<std::size_t>(c % at->rotation)], at->y, 0);
+      forward_gemm->run(s, at->x, at->w[static_cast<std::size_t>(c % at->rotation)], at->y, 0);
   };
   const auto bare = [=](cudaStream_t s) {
     for (int c = 0; c < at->calls; ++c)
-      back->run(s, at->y, at->w[static_cast<std::size_t>(c % at->rotation)], (*dx)[c % 2], 0);
+      backward_gemm->run(s, at->y, at->w[static_cast<std::size_t>(c % at->rotation)], (*dx)[c % 2], 0);
   };
-  ahead->choose(at->calls, forward);
-  back->choose(at->calls, bare);
+  forward_gemm->choose(at->calls, forward);
+  backward_gemm->choose(at->calls, bare);
   bf* const dy = random_matrix(static_cast<long long>(m) * n, 1);
   add("cublaslt forward" + shape, at->calls, flops, bytes, forward);
   add("cublaslt dx" + shape, at->calls, flops, bytes, bare);
   add("cublaslt pair" + shape, at->calls, 2 * flops, 2 * bytes, [=](cudaStream_t s) {
     for (int c = 0; c < at->calls; ++c) {
       const bf* w = at->w[static_cast<std::size_t>(c % at->rotation)];
-      ahead->run(s, at->x, w, at->y, 0), back->run(s, dy, w, (*dx)[c % 2], 0);
+      forward_gemm->run(s, at->x, w, at->y, 0), backward_gemm->run(s, dy, w, (*dx)[c % 2], 0);
     }
   });
   const char* only = std::getenv("GRAFT_ONLY");  // a substring of an adapter's name

@@ -14,7 +14,7 @@ void add_case(int m, int n, const std::vector<adapter>& adapters) {
   const auto at = std::make_shared<setting>(m, n);
   const std::string shape = "/" + std::to_string(m) + "/" + std::to_string(n);
   const double flops = 2.0 * m * n * k, bytes = 2.0 * (static_cast<double>(n) * k + static_cast<double>(m) * (n + k));
-  const auto base = std::make_shared<opponent>(m, n, k);
+  const auto base = std::make_shared<reference_gemm>(m, n, k);
   const auto bare = [=](cudaStream_t s) {
     for (int c = 0; c < at->calls; ++c)
       base->run(s, at->x, at->w[static_cast<std::size_t>(c % at->rotation)], at->y, 0);
@@ -22,8 +22,8 @@ void add_case(int m, int n, const std::vector<adapter>& adapters) {
   base->choose(at->calls, bare);
   add("cublaslt bare" + shape, at->calls, flops, bytes, bare);
 
-  const auto shrink = std::make_shared<opponent>(m, 16, k);
-  const auto expand = std::make_shared<opponent>(m, n, 16);
+  const auto shrink = std::make_shared<reference_gemm>(m, 16, k);
+  const auto expand = std::make_shared<reference_gemm>(m, n, 16);
   bf *a = random_matrix(16 * k, 0.027F), *b = random_matrix(16LL * n, 0.3F);
   shrink->choose(1, [&](cudaStream_t s) { shrink->run(s, at->x, a, at->s, 0); });
   expand->choose(1, [&](cudaStream_t s) { expand->run(s, at->s, b, at->y, 1); });

@@ -59,7 +59,7 @@ constexpr wanted table[] = {{1, 1024, true},
                             {4, 8192},
                             {16, 2048, false, true},
                             {64, 2048, false, true}};
-enum class amount : unsigned char { brief, steps, all, profile, train, step, quantized, launches };
+enum class amount : unsigned char { short_run, steps, all, profile, train, step, quantized, launches };
 
 status say(const std::string& name, const result<double>& v, double floor = 0) {
   if (!v) return v.failure();
@@ -72,7 +72,7 @@ status measure_steps(causal_lm<engine>& model, const std::string& adapter, amoun
   for (const wanted& w : table) {
     const bool is_first = w.context == 1024 && (w.sequences == 1 || w.sequences == 16);
     if (sequences != 0 && w.sequences != sequences) continue;
-    if (!is_first && (how_much == amount::brief || (!w.every_adapter && adapter != "bare" && adapter != "lora")))
+    if (!is_first && (how_much == amount::short_run || (!w.every_adapter && adapter != "bare" && adapter != "lora")))
       continue;
     const std::string name = adapter + "_decode_" + std::to_string(w.sequences) +
                              (w.context == 1024 ? "" : (w.ragged ? "_upto_" : "_at_") + std::to_string(w.context));
@@ -178,7 +178,7 @@ int main(int count, char** all) {
                            : how_much == "train"     ? amount::train
                            : how_much == "step"      ? amount::step
                            : how_much == "launches"  ? amount::launches
-                                                     : amount::brief,
+                                                     : amount::short_run,
                            count > 4 ? std::atoi(all[4]) : 0, count > 5 ? all[5] : "");
   return s ? 0 : (std::fprintf(stderr, "\n%s\n", s.message()), 1);
 }

@@ -123,7 +123,7 @@ void add_multi_lora(const setting& at, const std::string& name, int adapters, in
 // A setting, with a benchmark of its bare layer.
 std::shared_ptr<setting> with_bare(int tokens) {
   const auto at = std::make_shared<setting>(tokens, outputs);
-  const auto base = std::make_shared<opponent>(tokens, outputs, k);
+  const auto base = std::make_shared<reference_gemm>(tokens, outputs, k);
   const auto bare = [=](cudaStream_t s) {
     for (int c = 0; c < at->calls; ++c)
       base->run(s, at->x, at->w[static_cast<std::size_t>(c % at->rotation)], at->y, 0);

@@ -152,7 +152,7 @@ void add_backward(const one_case& c, const std::string& name, const layers_of& l
 void add_bare(const one_case& c, bool nn) {
   const auto at = c.at;
   const auto base =
-      nn ? std::make_shared<opponent>(at->m, k, at->n, true) : std::make_shared<opponent>(at->m, at->n, k);
+      nn ? std::make_shared<reference_gemm>(at->m, k, at->n, true) : std::make_shared<reference_gemm>(at->m, at->n, k);
   const auto run = [=](cudaStream_t s) {
     for (int i = 0; i < at->calls; ++i) {
       const bf* const w = at->w[static_cast<std::size_t>(i % at->rotation)];
@@ -168,7 +168,7 @@ void add_dequantized_first(const one_case& c, const std::string& name, const std
                            bool nn) {
   const auto at = c.at;
   const auto base =
-      nn ? std::make_shared<opponent>(at->m, k, at->n, true) : std::make_shared<opponent>(at->m, at->n, k);
+      nn ? std::make_shared<reference_gemm>(at->m, k, at->n, true) : std::make_shared<reference_gemm>(at->m, at->n, k);
   const auto dequantized_weight = std::make_shared<gpu::dequantized_buffer>(dequantizers);
   must(dequantized_weight->reserve(2LL * at->n * k), "a buffer for the dequantized weight");
   base->choose(1, [&](cudaStream_t s) {

@@ -69,13 +69,13 @@ status measure(const std::string& folder, const std::string& adapter, step_mode 
   if (!g) return g.failure();
   int seen = 0;
   const auto made = g->run(std::span(&prompt, 1), [&](std::size_t, std::int64_t) {
-    if (seen++ == 0) took.end("first token"), took.end_all();
+    if (seen++ == 0) took.end("first_token"), took.end_all();
     return true;
   });
   if (!made) return made.failure();
-  took.end("second token");
+  took.end("second_token");
   if (status s = read_weights(folder); !s) return s;
-  took.end("reading alone");
+  took.end("read_only");
   std::printf("}\n");
   return ok;
 }

@@ -55,7 +55,7 @@ status measure(const std::string& folder, const std::string& adapter, int steps,
   const double all = lower_than(wall, 0.5), fast = lower_than(wall, 0.05), worked = lower_than(processor, 0.5);
   if (ranks->rank() == 0)
     std::printf(
-        "{\"ranks\": %d, \"wall\": %.6f, \"fastest_twentieth\": %.6f, \"processor\": %.6f, "
+        "{\"ranks\": %d, \"wall\": %.6f, \"wall_p5\": %.6f, \"cpu_seconds\": %.6f, "
         "\"tokens_per_wall_second\": %.0f, \"of_the_fastest\": %.0f, \"tokens_per_processor_second\": %.0f, "
         "\"steps\": %d}\n",
         ranks->size(), all, fast, worked, tokens / all, tokens / fast, tokens / worked, steps);

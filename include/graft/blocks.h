@@ -19,4 +19,4 @@
 #include <graft/block/qwen3_moe.h>
 #include <graft/block/smollm3.h>
 #include <graft/graft.h>
-#include <graft/plan/explain_block.h>
+#include <graft/plan/block.h>

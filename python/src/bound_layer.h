@@ -245,12 +245,13 @@ template <class Engine> class bound_layer {
     passes_->rows = rows > step ? (rows + step - 1) / step * step
                                 : static_cast<long long>(std::bit_ceil(static_cast<unsigned long long>(rows)));
     if constexpr (Engine::adapters_share_launches)
-      Engine::begin(passes_->shared, {passes_->rows}, 1), Engine::complete(passes_->shared, queue_);
+      Engine::begin(passes_->shared, {passes_->rows}, 1), Engine::finish(passes_->shared, queue_);
     return ok;
   }
   static status not_in_a_capture() {
-    return fail("this call is captured in a graph, and memory has to be allocated for it: call the layer once before "
-                "the capture with as many rows, and with gradients if the captured call has some");
+    return fail(
+        "this call is captured in a graph, and memory has to be allocated for it: call the layer once before "
+        "the capture with as many rows, and with gradients if the captured call has some");
   }
   static bool same_tensor(const view& a, const view& b) {
     if (a.data != b.data || a.type != b.type || a.rank != b.rank) return false;

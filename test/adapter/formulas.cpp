@@ -45,9 +45,9 @@ TEST_CASE("adapters: the formulas of methods on matrices") {
   SAYS((of<vblora<dyn, dyn>>::formula),
        "weight + (topk_softmax(vblora_logits_B, topk) @ vblora_vector_bank)' @ "
        "(topk_softmax(vblora_logits_A, topk) @ vblora_vector_bank)");
-  SAYS(of<shira<>>::formula, "weight + place(shira_weight, shira_indices)");
+  SAYS(of<shira<>>::formula, "weight + scatter_elements(shira_weight, shira_indices)");
   SAYS(of<supertuning_with_lora<>>::formula,
-       "weight + place(supertuning_values, supertuning_indices) + scaling * (supertuning_lora_B.weight @ "
+       "weight + scatter_elements(supertuning_values, supertuning_indices) + scaling * (supertuning_lora_B.weight @ "
        "supertuning_lora_A.weight)");
   SAYS(of<pvera<>>::formula,
        "weight + (pvera_lambda_b * pvera_B) @ (slice(pvera_lambda_d, axis 2 from 0 size r) * slice(pvera_A, axis 2 "

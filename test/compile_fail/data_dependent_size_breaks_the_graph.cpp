@@ -16,11 +16,11 @@ struct pruned {
     auto A = p.param("A", 16, W.cols());
 #ifdef GRAFT_SHOULD_FAIL
     auto left = p.size("left");
-    auto kept = host_rows("drop_small_rows", left, A);
-    return W + p.param("B", W.rows(), left) * kept;
+    auto rows = host_rows("drop_small_rows", left, A);
+    return W + p.param("B", W.rows(), left) * rows;
 #else
-    auto kept = p.param("mask", 16) * A;
-    return W + p.param("B", W.rows(), 16) * kept;
+    auto masked = p.param("mask", 16) * A;
+    return W + p.param("B", W.rows(), 16) * masked;
 #endif
   }
 };

@@ -15,7 +15,7 @@ constexpr float from_bits(std::uint32_t u) { return std::bit_cast<float>(u); }
 constexpr std::uint32_t bits(float f) { return std::bit_cast<std::uint32_t>(f); }
 constexpr unsigned narrowed(std::uint32_t u) { return narrow(from_bits(u)).bits; }
 
-// Reference by definition: the nearer of the two neighbours, and at the midpoint the even one.
+// Reference by definition: the nearer of the two neighbors, and at the midpoint the even one.
 std::uint16_t nearest(float f) {
   const std::uint32_t below = bits(f) & 0xffff0000U, above = below + 0x10000U;
   const std::uint32_t rest = bits(f) & 0xffffU;
@@ -38,7 +38,7 @@ TEST_CASE("bf16: widening is exact and narrowing inverts it, for all 65536 value
   }
 }
 
-TEST_CASE("bf16: ties go to the even neighbour") {
+TEST_CASE("bf16: ties go to the even neighbor") {
   BOTH(narrowed(0x3f800000U) == 0x3f80U);  // 1
   BOTH(narrowed(0x3f807fffU) == 0x3f80U);  // just below the middle
   BOTH(narrowed(0x3f808000U) == 0x3f80U);  // the middle, 0x3f80 is even

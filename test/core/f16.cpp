@@ -31,7 +31,7 @@ TEST_CASE("f16: widening is exact and narrowing inverts it, for all 65536 values
   }
 }
 
-TEST_CASE("f16: narrowing rounds to nearest even between all neighbours") {
+TEST_CASE("f16: narrowing rounds to nearest even between all neighbors") {
   for (unsigned u = 0; u < 0x7bffU; ++u) {
     const float low = widen(f16{static_cast<std::uint16_t>(u)}), high = widen(f16{static_cast<std::uint16_t>(u + 1)});
     const float middle = low + (high - low) / 2;

@@ -70,8 +70,8 @@ TEST_CASE("apply: IA3 scales outputs or inputs") {
 }
 
 TEST_CASE("apply: MiSS folds x") {
-  SAYS(of<miss<>>::forward, "x @ weight' + fold(x, r) @ miss_block");
-  SAYS(of<miss_mini<>>::forward, "x @ weight' + repeat(fold(x, r) @ miss_block, out)");
+  SAYS(of<miss<>>::forward, "x @ weight' + fold_columns(x, r) @ miss_block");
+  SAYS(of<miss_mini<>>::forward, "x @ weight' + repeat(fold_columns(x, r) @ miss_block, out)");
   SAYS(of<miss_bat<>>::forward, "x @ (weight @ (I + miss_block) + repeat(miss_block, in))'");  // W' has no cheaper form
 }
 
@@ -93,9 +93,9 @@ TEST_CASE("select: a gather moves below sums, factors and products") {
 }
 
 TEST_CASE("apply: convolutions are products with patches") {
-  SAYS((of<none, conv2d_kind>::forward), "(patches(x) @ weight')'");
+  SAYS((of<none, conv2d_kind>::forward), "(im2col(x) @ weight')'");
   SAYS((of<lora<>, conv2d_kind>::forward),
-       "(patches(x) @ weight' + patches(x) @ lora_A.weight' @ (scaling * lora_B.weight)')'");
+       "(im2col(x) @ weight' + im2col(x) @ lora_A.weight' @ (scaling * lora_B.weight)')'");
 }
 
 TEST_CASE("norms: the adapter's tensors replace those of the base") {

@@ -18,25 +18,25 @@ int products_of_data(const graph& g) {
 }
 id weight_of(const builder& g) { return g.n[g.result("y")].b; }
 
-static_assert(updated_weight_at(capture_forward_folded(layer_of<linear_kind, lora<4>, false>()), 0).found == false);
+static_assert(low_rank_update_at(capture_forward_folded(layer_of<linear_kind, lora<4>, false>()), 0).found == false);
 
 }  // namespace
 
 TEST_CASE("folded: the update is one product, whatever its formula") {
   for (const builder& g : {forward<lora<>>(), forward<vera<>>(), forward<loha<>>()}) {
     CHECK(products_of_data(g) == 1);
-    const updated_weight w = updated_weight_at(g, weight_of(g));
+    const low_rank_update w = low_rank_update_at(g, weight_of(g));
     REQUIRE(w.found);
     CHECK(g.n[w.base].what == op::base);
   }
   const builder scaled = forward<randlora<>>();  // the scalar is multiplied into the factor that is computed anyway
-  CHECK(unshaped(scaled, updated_weight_at(scaled, weight_of(scaled)).left) == scaled.find("randlora_B"));
-  const updated_weight by_element = updated_weight_at(forward<hira<>>(), weight_of(forward<hira<>>()));
+  CHECK(unshaped(scaled, low_rank_update_at(scaled, weight_of(scaled)).left) == scaled.find("randlora_B"));
+  const low_rank_update by_element = low_rank_update_at(forward<hira<>>(), weight_of(forward<hira<>>()));
   CHECK(by_element.found);
   CHECK_FALSE(by_element.adds);
-  CHECK_FALSE(updated_weight_at(forward<ia3>(), weight_of(forward<ia3>())).found);
-  CHECK_FALSE(updated_weight_at(forward<dora<>>(), weight_of(forward<dora<>>())).found);
-  CHECK_FALSE(updated_weight_at(forward<none>(), weight_of(forward<none>())).found);
+  CHECK_FALSE(low_rank_update_at(forward<ia3>(), weight_of(forward<ia3>())).found);
+  CHECK_FALSE(low_rank_update_at(forward<dora<>>(), weight_of(forward<dora<>>())).found);
+  CHECK_FALSE(low_rank_update_at(forward<none>(), weight_of(forward<none>())).found);
 }
 TEST_CASE("folded: VeRA's two gradients read one sum over the tokens") {
   CHECK(products_of_data(backward<vera<>>()) == 3);  // dx, x Aᵀ, and dyᵀ (x Aᵀ)

@@ -37,14 +37,13 @@ TEST_CASE("grad: methods with short gradients") {
   SAYS(gradient<ia3>("ia3_l"), "sum_to(dy * (x @ weight'))");
   SAYS(gradient<ia3>("dx"), "(dy * ia3_l) @ weight");
   SAYS(gradient<ia3_feedforward>("ia3_l"), "sum_to((dy @ weight) * x)");
-  SAYS(gradient<miss<>>("miss_block"), "fold(x, r)' @ dy");
+  SAYS(gradient<miss<>>("miss_block"), "fold_columns(x, r)' @ dy");
   SAYS(gradient<miss<>>("dx"), "repeat(dy @ miss_block', in) + dy @ weight");
   SAYS((gradient<oft_neumann<dyn, dyn>>("oft_R.weight")),
        "unskew(neumann_grad(skew(oft_R.weight), rotate_grad(x, dy @ weight, neumann(skew(oft_R.weight), terms))))");
   SAYS((gradient<lora_embedding<>, embedding_kind>("lora_embedding_A")),
        "scatter(dy @ (scaling * lora_embedding_B), x)");
-  SAYS((gradient<lora<>, conv2d_kind>("dx")),
-       "unpatch(dy' @ (scaling * lora_B.weight) @ lora_A.weight + dy' @ weight)");
+  SAYS((gradient<lora<>, conv2d_kind>("dx")), "col2im(dy' @ (scaling * lora_B.weight) @ lora_A.weight + dy' @ weight)");
 }
 
 TEST_CASE(
@@ -169,7 +168,7 @@ struct through_concat : unnamed {
 struct through_place : unnamed {
   static constexpr ex weight(scope p, ex W) {
     const extent n = p.size("n");
-    return W + place(p.param("values", n), p.index("index", n), W.rows(), W.cols());
+    return W + scatter_elements(p.param("values", n), p.index("index", n), W.rows(), W.cols());
   }
 };
 struct through_number : unnamed {
@@ -185,7 +184,7 @@ TEST_CASE("grad: elementwise functions") {
   SAYS(gradient<through<op::exp>>("a"), "(dy' @ x) * exp(a)");
   SAYS(gradient<through<op::tanh>>("a"), "(dy' @ x) * (1 - tanh(a) * tanh(a))");
   SAYS(gradient<through<op::sigmoid>>("a"), "(dy' @ x) * sigmoid(a) * (1 - sigmoid(a))");
-  SAYS(gradient<through<op::relu>>("a"), "(dy' @ x) * step(a)");
+  SAYS(gradient<through<op::relu>>("a"), "(dy' @ x) * heaviside(a)");
   SAYS(gradient<through<op::sqrt>>("a"), "0.5 * (dy' @ x) / sqrt(a)");
   SAYS(gradient<through<op::log>>("a"), "(dy' @ x) / a");
   SAYS(gradient<through<op::sin>>("a"), "(dy' @ x) * cos(a)");
@@ -195,12 +194,12 @@ TEST_CASE("grad: elementwise functions") {
   SAYS(gradient<through<op::gelu>>("a"),
        "(dy' @ x) * (0.5 + 0.5 * erf(0.707106 * a) + a * 0.398942 * exp(-0.5 * a * a))");
   SAYS(gradient<through<op::softmax>>("a"), "softmax_grad(softmax(a), dy' @ x)");
-  SAYS(gradient<through<op::step>>("a"), "0");
-  SAYS(gradient<through<op::upper>>("a"), "strict_upper(dy' @ x)");
+  SAYS(gradient<through<op::heaviside>>("a"), "0");
+  SAYS(gradient<through<op::strict_upper>>("a"), "strict_upper(dy' @ x)");
   SAYS(gradient<subtracted>("a"), "-1 * (dy' @ x)");
   SAYS(gradient<divided>("a"), "-1 * ((dy' @ x) * (weight / a) / a)");
-  SAYS(gradient<through_min>("a"), "(dy' @ x) * step(weight - a)");
-  SAYS(gradient<through_max>("a"), "(dy' @ x) * step(a - weight)");
+  SAYS(gradient<through_min>("a"), "(dy' @ x) * heaviside(weight - a)");
+  SAYS(gradient<through_max>("a"), "(dy' @ x) * heaviside(a - weight)");
 }
 
 TEST_CASE("grad: rearrangements are inverted") {
@@ -208,7 +207,7 @@ TEST_CASE("grad: rearrangements are inverted") {
   SAYS(gradient<through_slice>("a"), "pad(dy' @ x, axis 3)");
   SAYS(gradient<through_concat>("a"), "slice(dy' @ x, axis 3 from 0 size k)");
   SAYS(gradient<through_concat>("b"), "slice(dy' @ x, axis 3 from k size in - k)");
-  SAYS(gradient<through_place>("values"), "pick(dy' @ x, index)");
+  SAYS(gradient<through_place>("values"), "gather_elements(dy' @ x, index)");
   SAYS(gradient<through_number>("a"), "sum_to(dy' @ x) * in");
 }
 

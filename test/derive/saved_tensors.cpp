@@ -55,7 +55,7 @@ TEST_CASE("saved tensors: the base product where a gradient reads it") {
 
 TEST_CASE("saved tensors: none if backward would recompute nothing, or only cheap values") {
   CHECK(graph(pair_of<none>().forward).outs == 1);
-  CHECK(graph(pair_of<miss<>>().forward).outs == 1);  // fold(x)
+  CHECK(graph(pair_of<miss<>>().forward).outs == 1);  // fold_columns(x)
   CHECK((graph(pair_of<lora_embedding<>, embedding_kind>().forward).outs) <= 2);
 }
 

@@ -137,7 +137,7 @@ void may_take(int seconds) {
 
 // One input, found by the seed and its number alone.
 void one(std::uint64_t seed, std::uint64_t number, const std::vector<layer_case>& cases,
-         const std::vector<std::string>& coded, const std::vector<std::string>& tokenizers) {
+         const std::vector<std::string>& quantized, const std::vector<std::string>& tokenizers) {
   dice d = dice_of(seed, number);
   const int kind = static_cast<int>(number % kind_count);
   const layer_case& c = cases[d.below(cases.size())];
@@ -154,7 +154,9 @@ void one(std::uint64_t seed, std::uint64_t number, const std::vector<layer_case>
           mutated("(?:model\\.)?layers\\.\\d+\\.(q|k)_proj[a-z]*|.{0,3}|x(?!y)layers.12.q_projmodel.x", d, false);
       good = feed_pattern(current_input);
       break;
-    case 5: good = feed_quantized(current_input = mutated(coded[d.below(coded.size())], d, numbers_only)); break;
+    case 5:
+      good = feed_quantized(current_input = mutated(quantized[d.below(quantized.size())], d, numbers_only));
+      break;
     case 7:
       good = feed_chat_template(current_input = mutated(std::string(small_chat_template), d, numbers_only));
       break;
@@ -201,14 +203,14 @@ int main(int argc, char** argv) {
   if (argc < 2) return std::fputs(usage, stderr), 2;
   const std::vector<layer_case> cases = cases_below(argv[1]);
   if (cases.empty()) return std::fprintf(stderr, "no cases below %s/layers\n", argv[1]), 2;
-  const std::vector<std::string> coded = quantized_below(argv[1]);
-  if (coded.empty()) return std::fprintf(stderr, "no cases below %s/quantized/layers\n", argv[1]), 2;
+  const std::vector<std::string> quantized = quantized_below(argv[1]);
+  if (quantized.empty()) return std::fprintf(stderr, "no cases below %s/quantized/layers\n", argv[1]), 2;
   const std::vector<std::string> tokenizers = tokenizers_below(argv[1]);
   if (tokenizers.empty()) return std::fprintf(stderr, "no tokenizers below %s/tokenizers\n", argv[1]), 2;
   for (const std::string& c : tokenizers)
     if (!io::hf::parse_tokenizer(c, "x"))
       return std::fprintf(stderr, "a tokenizer that was not changed is not read\n"), 1;
-  for (const std::string& c : coded)
+  for (const std::string& c : quantized)
     if (!io::parse_safetensors(as_bytes(c), "x"))
       return std::fprintf(stderr, "a base that was not changed is not read\n"), 1;
   for (const layer_case& c : cases)
@@ -224,7 +226,7 @@ int main(int argc, char** argv) {
   std::uint64_t done = 0;
   for (; seconds > 0 ? clock_type::now() < end : done < inputs; ++done) {
     may_take(10);
-    one(seed, first + done, cases, coded, tokenizers);
+    one(seed, first + done, cases, quantized, tokenizers);
   }
   may_take(0);
   std::printf("%llu inputs of seed %llu, from input %llu: all were answered\n", static_cast<unsigned long long>(done),

@@ -7,7 +7,7 @@ using namespace test;
 
 namespace {
 
-constexpr float usual_step = 1e-2F, step_beside_kinks = 1e-3F;
+constexpr float usual_step = 1e-2F, step_near_kinks = 1e-3F;
 constexpr double tolerance = 1e-2;
 
 double loss(gpu_layer& g, const random_layer<float>& l, const view& x) {
@@ -66,7 +66,7 @@ void differentiates(const layer_variant& c) {
       return loss(g, l, x);
     });
   if (has(c.graphs.literal, op::detach)) return;  // detach makes the gradients differ from the derivatives
-  const float step = has(c.graphs.literal, op::relu) ? step_beside_kinks : usual_step;
+  const float step = has(c.graphs.literal, op::relu) ? step_near_kinks : usual_step;
   for (std::size_t i = 0; i < found.size(); ++i) {
     INFO(parameters[i]);
     compare(found[i], l.data.at(parameters[i]), 5, step, [&](const std::vector<float>& at) {

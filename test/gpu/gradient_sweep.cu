@@ -70,8 +70,9 @@ struct random_weights {
       if (c.family != &families::llama) vector(at + ".bias", c.hidden_size, 0);
     };
     const auto linear = [&](const std::string& at, int out, int in, bool bias) {
-      const bool turned = c.family == &families::gpt2;
-      matrix(at + ".weight", turned ? in : out, turned ? out : in, 1.5F / std::sqrt(static_cast<float>(in)));
+      const bool stored_in_out = c.family == &families::gpt2;
+      matrix(at + ".weight", stored_in_out ? in : out, stored_in_out ? out : in,
+             1.5F / std::sqrt(static_cast<float>(in)));
       if (bias) vector(at + ".bias", out, 0);
     };
     const int h = c.hidden_size, m = c.intermediate_size;
@@ -222,9 +223,9 @@ std::string described(const model_shape& s, const graft::test::fresh_method& m) 
   for (const auto& [name, value] : m.keys) all += " " + name;
   return all;
 }
-// A gradient jumps where a unit of relu is so close to zero that another order of addition moves it to the other side,
-// and a move of the weights does not find every such unit. One of a fc1 of 300,000 units is common; on the weights of
-// another seed it is another unit, while a launch that is wrong is wrong on both.
+// A ReLU unit near zero flips sign under another order of addition, and the gradient jumps; moving the weights does not
+// find every such unit. With 300,000 units one flip is common, but other weights flip another unit, while a wrong
+// launch is wrong with both seeds.
 bool agrees_in_float(const first_step& got, const first_step& want, const std::vector<double>& sensitivity) {
   bool agrees = got.gradients.size() == want.gradients.size();
   for (std::size_t i = 0; agrees && i < got.gradients.size(); ++i)

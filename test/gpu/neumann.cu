@@ -52,7 +52,8 @@ TEST_CASE("gpu: the Neumann series of small blocks and its gradient, for every n
     const gpu::neumann_series c(terms);
     matrices q(0.15F, 1), up(1, 2), sum(0, 3), back(0, 4);
     std::vector<double> scratch(static_cast<std::size_t>((c.count + 4) * blocks * area));
-    gpu::neumanns<float> there{sum.there(), q.there(), c, nullptr}, here{sum.here(), q.here(), c, scratch.data()};
+    gpu::neumann_functor<float> there{sum.there(), q.there(), c, nullptr},
+        here{sum.here(), q.here(), c, scratch.data()};
     gpu::neumann_grads<float> back_there{back.there(), q.there(), up.there(), c, nullptr},
         back_here{back.here(), q.here(), up.here(), c, scratch.data()};
     gpu::buffer scratch_memory;

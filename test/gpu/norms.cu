@@ -64,7 +64,8 @@ struct long_rows {
     on.narrow = narrow && !float_factors;
     const auto factors = on.put(w);
     on.narrow = narrow;
-    const gpu::normalized<float> f{{out, {1, 1, count, n}}, {in, {1, 1, count, n}}, small_number(on), rms, factors};
+    const gpu::normalize_functor<float> f{
+        {out, {1, 1, count, n}}, {in, {1, 1, count, n}}, small_number(on), rms, factors};
     REQUIRE(bool(gpu::normalize(gpu::on_stream{nullptr}, f, "norm")));
     return on.get(out, static_cast<std::size_t>(count * n));
   }

@@ -357,7 +357,7 @@ template <class Real> void pointwise_ops() {
         single_op<Real>(what, {of(m), of(k)}, of(m | k), 1.5).check();
       }
   for (const op what : {op::exp, op::sin, op::cos, op::tanh, op::erf, op::sigmoid, op::relu, op::silu, op::gelu,
-                        op::gelu_tanh, op::step, op::detach, op::reshape})
+                        op::gelu_tanh, op::heaviside, op::detach, op::reshape})
     for (const double around : {-3.0, 0.0, 3.0}) single_op<Real>(what, {{1, 2, 3, 7}}, {1, 2, 3, 7}, around).check();
   for (const op what : {op::sqrt, op::log}) single_op<Real>(what, {{1, 2, 3, 7}}, {1, 2, 3, 7}, 1.5).check();
   single_op<Real>(op::add, {{1, 1, 0, 5}, {1, 1, 1, 5}}, {1, 1, 0, 5}).check();
@@ -387,9 +387,9 @@ template <class Real> void layout_ops() {
       }
   for (const int width : {4, 8, 10, 3}) {
     single_op<Real>(op::repeat, {{1, 2, 3, 4}}, {1, 2, 3, width}).check();
-    single_op<Real>(op::fold, {{1, 2, 3, width}}, {1, 2, 3, 4}).check();
+    single_op<Real>(op::fold_columns, {{1, 2, 3, width}}, {1, 2, 3, 4}).check();
   }
-  single_op<Real>(op::upper, {{1, 2, 4, 4}}, {1, 2, 4, 4}).check();
+  single_op<Real>(op::strict_upper, {{1, 2, 4, 4}}, {1, 2, 4, 4}).check();
   single_op<Real>(op::skew, {{1, 1, 3, 10}}, {1, 3, 5, 5}).check();
   single_op<Real>(op::unskew, {{1, 3, 5, 5}}, {1, 1, 3, 10}).check();
   for (const bool mirrored : {false, true})
@@ -409,15 +409,15 @@ template <class Real> void layout_ops() {
   single_op<Real>(op::scatter, {{1, 1, 150, 16}}, {1, 1, 16, 61}).flags(true).look_up(often).check();
   std::vector<std::int64_t> far_apart;  // more entries than a warp has threads, some indices twice
   for (int e = 0; e < 200; ++e) far_apart.push_back(e < 100 ? e * 7 % 11 : (e - 100) * 5 % 37);
-  single_op<Real>(op::place, {{1, 1, 100, 1}}, {1, 1, 11, 37}).at_places(far_apart).check();
-  single_op<Real>(op::pick, {{1, 1, 11, 37}}, {1, 1, 100, 1}).at_places(far_apart).check();
-  single_op<Real>(op::place, {{1, 1, 4, 1}}, {1, 1, 3, 40}).at_places({2, 0, 2, 2, 33, 1, 33, 33}).check();
+  single_op<Real>(op::scatter_elements, {{1, 1, 100, 1}}, {1, 1, 11, 37}).at_places(far_apart).check();
+  single_op<Real>(op::gather_elements, {{1, 1, 11, 37}}, {1, 1, 100, 1}).at_places(far_apart).check();
+  single_op<Real>(op::scatter_elements, {{1, 1, 4, 1}}, {1, 1, 3, 40}).at_places({2, 0, 2, 2, 33, 1, 33, 33}).check();
   const int geometry[][4] = {{1, 1, 1, 0}, {3, 3, 1, 1}, {3, 2, 2, 1}, {5, 6, 1, 0}, {2, 2, 3, 2}};
   for (const auto& k : geometry) {
     const int h = 5, w = 6, oh = (h + 2 * k[3] - k[0]) / k[2] + 1, ow = (w + 2 * k[3] - k[1]) / k[2] + 1;
     const shape image{2, 3, h, w}, rows{1, 2, oh * ow, 3 * k[0] * k[1]};
-    single_op<Real>(op::patches, {image}, rows).with(k[0], k[1], k[2], k[3]).check();
-    single_op<Real>(op::unpatch, {rows}, image).with(k[0], k[1], k[2], k[3]).check();
+    single_op<Real>(op::im2col, {image}, rows).with(k[0], k[1], k[2], k[3]).check();
+    single_op<Real>(op::col2im, {rows}, image).with(k[0], k[1], k[2], k[3]).check();
   }
 }
 // Operations on the rows of experts by a routing table, of a rank that has `some` experts from `first` on, or all.

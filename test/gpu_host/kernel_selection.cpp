@@ -28,7 +28,7 @@ gpu::launch_mask of_sum(const graph& g, id i, const size_values& s) {
 }
 gpu::launch_mask of_launch(const graph& g, const launch_plan& p, const graft::launch& l, const size_values& s) {
   if (l.is<dropout_gemm>()) return set::dropout_gemms;
-  if (l.is<matrix_chain>()) return set::chain;
+  if (l.is<kronecker_chain>()) return set::chain;
   if (l.is<matrix_stack>()) return set::stack;
   const expression_launch* const e = p.as<expression_launch>(l);
   if (e == nullptr) return 0;
@@ -38,9 +38,9 @@ gpu::launch_mask of_launch(const graph& g, const launch_plan& p, const graft::la
 gpu::launch_mask of_product(const graph& g, const gemm_slots& s) {
   gpu::launch_mask all = s.output_rotation >= 0 ? set::fused_rotation : 0U;
   for (const low_rank_branch& b : s.branches) {
-    if (b.a < 0 || b.b < 0) all |= set::odd_branches;
+    if (b.a < 0 || b.b < 0) all |= set::repeated_branches;
     for (const id i : {b.a, b.b})
-      if (i >= 0 && base_leaf(g, i) >= 0) all |= set::odd_branches;
+      if (i >= 0 && base_leaf(g, i) >= 0) all |= set::repeated_branches;
   }
   for (int k = 0; k < g.outs; ++k)
     if (!s.branches.empty() && s.branches[0].stores_shrink && g.out[k].at == s.branches[0].s) all |= set::pad;
@@ -75,7 +75,7 @@ gpu::launch_mask needs(const graph& g, const target& to, const size_values& know
       if (!t.by_column && is_call_input(g, i) && g.sizes.value(g[i].d[3], s) % 8 != 0) all |= set::pad;
   }
   for (const gemm_slots& one : p.products)
-    if (const updated_weight w = updated_weight_at(g, one.weight); w.found && !w.adds)
+    if (const low_rank_update w = low_rank_update_at(g, one.weight); w.found && !w.adds)
       all |= set::precomputed_expression;
   return all;
 }
@@ -141,7 +141,7 @@ template <class Layer> void check_products(const std::string& name, const graph&
             q.fused_wgrads[sum] = shape_of(g, one, p.all<wgrad_sum>()[l.fused_wgrads[sum]], s);
             q.fused_wgrads[sum].rank = gpu::padded_rank(q.fused_wgrads[sum].rank);
           }
-        const updated_weight grown = updated_weight_at(g, one.weight);
+        const low_rank_update grown = low_rank_update_at(g, one.weight);
         const bool in_place = base_leaf(g, one.weight) >= 0 || g[unshaped(g, one.weight)].what == op::frozen;
         INFO(name, " on ", std::string(to.name), ": ", q.n, " x ", q.k, ", rank ", q.rank);
         takes(q, to);

@@ -29,7 +29,8 @@ TEST_CASE("rowwise launch: a norm with factors equals the norm times the factors
   constexpr long long rows = 3, columns = 37;
   std::vector<float> x = drawn(rows * columns, 1), w = drawn(columns, 2), eps{1e-5F}, plain(x.size()), scaled(x.size());
   for (const bool rms : {false, true}) {
-    const gpu::normalized<float> norm{matrix(plain, rows), matrix(x, rows), gpu::element_ptr<float>(eps.data()), rms},
+    const gpu::normalize_functor<float> norm{matrix(plain, rows), matrix(x, rows), gpu::element_ptr<float>(eps.data()),
+                                             rms},
         both{matrix(scaled, rows), matrix(x, rows), gpu::element_ptr<float>(eps.data()), rms,
              gpu::element_ptr<float>(w.data())};
     for (long long r = 0; r < rows; ++r) norm(r, gpu::single_thread{}), both(r, gpu::single_thread{});

@@ -58,7 +58,7 @@ const std::map<op, example>& examples() {
       {op::silu, {unary<op::silu>, {all_stay}}},
       {op::gelu, {unary<op::gelu>, {all_stay}}},
       {op::gelu_tanh, {unary<op::gelu_tanh>, {all_stay}}},
-      {op::step, {unary<op::step>, {all_stay}}},
+      {op::heaviside, {unary<op::heaviside>, {all_stay}}},
       {op::detach, {unary<op::detach>, {all_stay}}},
       // a' b: rows of a and columns of b remain, the inner axis is summed
       {op::matmul,
@@ -79,8 +79,9 @@ const std::map<op, example>& examples() {
         {{{0, M, 2, 3}}}}},
       {op::concat, {[](builder& g, scope p) { return make_node::concat(g, a(p), b(p), 3); }, {last_mixes, last_mixes}}},
       {op::repeat, {[](builder& g, scope p) { return make_node::repeat(g, a(p), {10}); }, {last_mixes}}},
-      {op::fold, {[](builder& g, scope p) { return make_node::fold(g, a(p), {2}); }, {last_mixes}}},
-      {op::upper, {[](builder& g, scope p) { return make_node::unary(g, op::upper, square(p)); }, {rows_mix}}},
+      {op::fold_columns, {[](builder& g, scope p) { return make_node::fold_columns(g, a(p), {2}); }, {last_mixes}}},
+      {op::strict_upper,
+       {[](builder& g, scope p) { return make_node::unary(g, op::strict_upper, square(p)); }, {rows_mix}}},
       {op::skew,
        {[](builder& g, scope p) { return make_node::skew(g, p.param("v", 6, 10).i, {5}); }, {{{M, M, 1, M}}}}},
       {op::unskew,
@@ -109,11 +110,15 @@ const std::map<op, example>& examples() {
       {op::scatter,
        {[](builder& g, scope p) { return make_node::scatter(g, p.param("rows", 6, 5).i, ids(p), false, matrix(p)); },
         {{{M, M, S, M}}, {{M, M, M, S}}}}},
-      {op::place,
-       {[](builder& g, scope p) { return make_node::place(g, p.param("c", 7).i, p.index("i", 7).i, {4}, {5}); },
+      {op::scatter_elements,
+       {[](builder& g, scope p) {
+          return make_node::scatter_elements(g, p.param("c", 7).i, p.index("i", 7).i, {4}, {5});
+        },
         {{{M, M, S, M}}, all_mixed}}},
-      {op::pick,
-       {[](builder& g, scope p) { return make_node::pick(g, matrix(p), p.index("i", 7).i, p.param("c", 7).i); },
+      {op::gather_elements,
+       {[](builder& g, scope p) {
+          return make_node::gather_elements(g, matrix(p), p.index("i", 7).i, p.param("c", 7).i);
+        },
         {all_mixed, all_mixed}}},
       {op::softmax, {unary<op::softmax>, {last_mixes}}},
       {op::topk_softmax, {[](builder& g, scope p) { return make_node::topk_softmax(g, a(p), {2}); }, {last_mixes}}},
@@ -148,15 +153,15 @@ const std::map<op, example>& examples() {
       {op::cached_attention,
        {[](builder& g, scope p) { return make_node::attention(g, matrix(p), ids(p), blocks(p), {3}, {1}); },
         {all_mixed, all_mixed, all_mixed}}},
-      {op::patches,
+      {op::im2col,
        {[](builder& g, scope p) {
-          return make_node::patches(g, p.param("image", 2, 3, 8, 8).i, {{3}, {3}, {1}, {1}});
+          return make_node::im2col(g, p.param("image", 2, 3, 8, 8).i, {{3}, {3}, {1}, {1}});
         },
         {{{1, M, M, M}}}}},
-      {op::unpatch,
+      {op::col2im,
        {[](builder& g, scope p) {
-          const id image = p.param("image", 2, 3, 8, 8).i, rows = make_node::patches(g, image, {{3}, {3}, {1}, {1}});
-          return make_node::unpatch(g, rows, image, g.n[rows]);
+          const id image = p.param("image", 2, 3, 8, 8).i, rows = make_node::im2col(g, image, {{3}, {3}, {1}, {1}});
+          return make_node::col2im(g, rows, image, g.n[rows]);
         },
         {{{M, 0, M, M}}}}},
       {op::route, {[](builder& g, scope p) { return make_node::route(g, matrix(p), {2}); }, {rows_stay}}},
@@ -178,8 +183,8 @@ const std::map<op, example>& examples() {
           return make_node::grouped_wgrad(g, p.param("t", 8, 7).i, p.param("rows", 8, 5).i, routing(p), stack(p));
         },
         {rows_sum, rows_sum, rows_sum}}},
-      {op::rank_sum, {unary<op::rank_sum>, {all_mixed}}},
-      {op::rank_max, {unary<op::rank_max>, {all_mixed}}},
+      {op::all_reduce_sum, {unary<op::all_reduce_sum>, {all_mixed}}},
+      {op::all_reduce_max, {unary<op::all_reduce_max>, {all_mixed}}},
       {op::host,
        {[](builder&, scope p) {
           return host("f", ex{p.g, a(p)}).i;
@@ -241,8 +246,8 @@ TEST_CASE("axes: operations that add into their output") {
   CHECK(accumulates_result(op::sum_to));
   CHECK(accumulates_result(op::scatter));
   CHECK(accumulates_result(op::rotate_grad));
-  CHECK(accumulates_result(op::place));
-  CHECK(accumulates_result(op::unpatch));
+  CHECK(accumulates_result(op::scatter_elements));
+  CHECK(accumulates_result(op::col2im));
   CHECK(accumulates_result(op::combine));
   CHECK(accumulates_result(op::grouped_wgrad));
   int others = 0;

@@ -145,8 +145,9 @@ TEST_CASE("builder: two reshapes are one, and a reshape to the same sizes is non
     return make_node::reshape(s.g, flat, {1}, {1}, s.out, s.in) == s.W;
   }));
   BOTH(in_sample([](sample& s) { return make_node::reshape_like(s.g, s.W, s.W) == s.W; }));
-  BOTH(in_sample(
-      [](sample& s) { return make_node::repeat(s.g, s.W, s.in) == s.W && make_node::fold(s.g, s.W, s.in) == s.W; }));
+  BOTH(in_sample([](sample& s) {
+    return make_node::repeat(s.g, s.W, s.in) == s.W && make_node::fold_columns(s.g, s.W, s.in) == s.W;
+  }));
 }
 
 TEST_CASE("builder: sum_to returns a value that has the shape already") {

@@ -53,7 +53,7 @@ TEST_CASE("ops: classes") {
   BOTH(!is_leaf(op::add));
   BOTH(!is_leaf(op::host));
   BOTH(is_pointwise(op::detach));
-  BOTH(is_pointwise(op::step));
+  BOTH(is_pointwise(op::heaviside));
   BOTH(!is_pointwise(op::matmul));
   BOTH(!is_pointwise(op::reshape));
 }

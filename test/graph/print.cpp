@@ -81,7 +81,8 @@ TEST_CASE("print: functions, and operations that print as their operand") {
   SAYS(written([](scope p) { return permute(p.param("T", 2, 3, 4, 5), 2, 0, 3, 1); }), "permute(T, 2, 0, 3, 1)");
   SAYS(written([](scope p) { return slice(a(p), 3, 1, p.size("k")); }), "slice(a, axis 3 from 1 size k)");
   SAYS(written([](scope p) { return concat(a(p), b(p), 2); }), "concat(a, b, axis 2)");
-  SAYS(written([](scope p) { return place(p.param("v", 7), p.index("i", 7), 4, 4); }), "place(v, i)");
+  SAYS(written([](scope p) { return scatter_elements(p.param("v", 7), p.index("i", 7), 4, 4); }),
+       "scatter_elements(v, i)");
   SAYS(written([](scope p) { return a(p) * p.number(p.size("n") * 2); }), "a * (2 n)");
   SAYS(written([](scope p) { return p.eye(4) - a(p); }), "I - a");
 }

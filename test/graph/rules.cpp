@@ -92,7 +92,7 @@ TEST_CASE("shapes: reductions and rearrangements") {
        shape{{2, 3, 5, 4}});
   BOTH(made([](sample& s) { return make_node::as_row(s.g, s.matrix({7}, {1})); }) == shape{{1, 1, 1, 7}});
   BOTH(made([](sample& s) { return make_node::repeat(s.g, s.matrix({3}, {4}), {10}); }) == shape{{1, 1, 3, 10}});
-  BOTH(made([](sample& s) { return make_node::fold(s.g, s.matrix({3}, {10}), {4}); }) == shape{{1, 1, 3, 4}});
+  BOTH(made([](sample& s) { return make_node::fold_columns(s.g, s.matrix({3}, {10}), {4}); }) == shape{{1, 1, 3, 4}});
   BOTH(made([](sample& s) { return make_node::skew(s.g, s.matrix({6}, {28}), {8}); }) == shape{{1, 6, 8, 8}});
   BOTH(made([](sample& s) { return make_node::unskew(s.g, s.tensor({1}, {6}, {8}, {8}), s.matrix({6}, {28})); }) ==
        shape{{1, 1, 6, 28}});
@@ -130,11 +130,11 @@ TEST_CASE("shapes: permuted axes, slices of an axis, concatenated tensors") {
 TEST_CASE("shapes: scatter into a zero matrix and gather from a matrix") {
   BOTH(made([](sample& s) {
          const id index = s.g.leaf(op::index, "i", 0, 2, {1}, {1}, {2}, {7});
-         return make_node::place(s.g, s.matrix({7}, {1}), index, {4}, {5});
+         return make_node::scatter_elements(s.g, s.matrix({7}, {1}), index, {4}, {5});
        }) == shape{{1, 1, 4, 5}});
   BOTH(made([](sample& s) {
          const id index = s.g.leaf(op::index, "i", 0, 2, {1}, {1}, {2}, {7});
-         return make_node::pick(s.g, s.matrix({4}, {5}), index, s.matrix({7}, {1}));
+         return make_node::gather_elements(s.g, s.matrix({4}, {5}), index, s.matrix({7}, {1}));
        }) == shape{{1, 1, 7, 1}});
 }
 
@@ -169,8 +169,8 @@ TEST_CASE("shapes: Kronecker products, look-ups, patches, rotations, rows") {
 
 TEST_CASE("shapes: patches of an image and their adjoint") {
   sample s;
-  const id x = s.tensor({2}, {3}, {5}, {6}), rows = make_node::patches(s.g, x, {{3}, {2}, {2}, {1}});
-  const id image = make_node::unpatch(s.g, rows, x, s.g.n[rows]);
+  const id x = s.tensor({2}, {3}, {5}, {6}), rows = make_node::im2col(s.g, x, {{3}, {2}, {2}, {1}});
+  const id image = make_node::col2im(s.g, rows, x, s.g.n[rows]);
   auto size = [&](int axis) { return s.g.sizes().value(s.g.n[rows].d[axis], size_values{}); };
   CHECK(size(1) == 2);
   CHECK(size(2) == 12);  // 3 windows vertically, 4 horizontally
@@ -259,11 +259,11 @@ TEST_CASE("requirements: concatenation, and scatter by index") {
        left{1, kind::same, 3, 4, 6, true});
   BOTH(required([](sample& s) {  // as many numbers as indices
          const id index = s.g.leaf(op::index, "i", 0, 2, {1}, {1}, {2}, {6});
-         return make_node::place(s.g, s.matrix({7}, {1}), index, {4}, {5}, 6);
+         return make_node::scatter_elements(s.g, s.matrix({7}, {1}), index, {4}, {5}, 6);
        }) == left{1, kind::same, 7, 6, 6, true});
   BOTH(required([](sample& s) {  // a column of numbers
          const id index = s.g.leaf(op::index, "i", 0, 2, {1}, {1}, {2}, {7});
-         return make_node::place(s.g, s.matrix({7}, {2}), index, {4}, {5}, 6);
+         return make_node::scatter_elements(s.g, s.matrix({7}, {2}), index, {4}, {5}, 6);
        }) == left{1, kind::same, 2, 1, 6, true});
 }
 

@@ -17,7 +17,7 @@ namespace {
 
 std::atomic<long long> allocations{0}, live_bytes{0};
 
-// A piece begins with its size, in front of what the caller gets.
+// Each allocation stores its size in front of what the caller gets.
 std::size_t capacity_for_size(std::size_t alignment) { return std::max(alignment, alignof(std::max_align_t)); }
 void* counted_or_null(std::size_t bytes, std::size_t alignment) noexcept {
   const std::size_t front = capacity_for_size(alignment), whole = (bytes + 2 * front - 1) / front * front;
@@ -48,7 +48,8 @@ void* operator new(std::size_t n) { return counted(n, usual); }
 void* operator new[](std::size_t n) { return counted(n, usual); }
 void* operator new(std::size_t n, std::align_val_t a) { return counted(n, static_cast<std::size_t>(a)); }
 void* operator new[](std::size_t n, std::align_val_t a) { return counted(n, static_cast<std::size_t>(a)); }
-// The library's own would call those above; a sanitizer's, which std::stable_sort would get, would not.
+// std::stable_sort allocates with nothrow. libstdc++'s versions call those above, but a sanitizer's do not, so these
+// are replaced too.
 void* operator new(std::size_t n, const std::nothrow_t&) noexcept { return counted_or_null(n, usual); }
 void* operator new[](std::size_t n, const std::nothrow_t&) noexcept { return counted_or_null(n, usual); }
 void operator delete(void* p) noexcept { release(p, usual); }

@@ -8,9 +8,9 @@ shift 4
 round=0
 while [ "$round" -lt "$times" ]; do
   rm -rf "$out"
-  behind=$(((round * 37 + 11) % 41)) microseconds=$(((round * 7919 + 1231) % 30000)) victim=$((round % 2))
-  killed="rank $victim was killed $microseconds microseconds behind step $behind"
-  said=$(timeout 120 "$@" -n 2 "$program" train "$model" "$out" "$behind" "$microseconds" "$victim" 2>&1 |
+  step=$(((round * 37 + 11) % 41)) microseconds=$(((round * 7919 + 1231) % 30000)) victim=$((round % 2))
+  killed="rank $victim was killed $microseconds microseconds after step $step"
+  said=$(timeout 120 "$@" -n 2 "$program" train "$model" "$out" "$step" "$microseconds" "$victim" 2>&1 |
     grep -c 'told after.*waited')
   if [ "$said" -ne 1 ]; then
     echo "$killed, and $said others said so" >&2

@@ -54,7 +54,7 @@ TEST_CASE("dropout branch: the GEMMs of a low-rank branch include dropout") {
 }
 TEST_CASE("dropout branch: the layer's GEMM reads U, and its dgrad makes T = dy B with dB fused") {
   target to = gpu_target_nn;
-  to.can<dropout_gemm>().has_kernel = to.can<wgrad_sum>().has_kernel = to.can<wgrad_sum>().runs_beside_gemm = true;
+  to.can<dropout_gemm>().has_kernel = to.can<wgrad_sum>().has_kernel = to.can<wgrad_sum>().fuses_into_dgrad = true;
   const formula low_rank = formula_of<lora<16>>();
   const saved_pair one = trained(low_rank, {.elements = true}),
                    both = trained(low_rank, {.elements = true}, &two_layers);

@@ -25,7 +25,7 @@ TEST_CASE("explain_ranks: the shard of a rank, the collectives, their bytes and 
   CHECK(has(outputs, "DoRA on linear, out divided among 4 ranks, 512 tokens\n  forward\n"));
   CHECK(has(outputs, "no collectives"));
   CHECK(has(outputs, "lora_B.weight"));
-  CHECK(has(inputs, "sum_over_ranks[out, 1], 4.1 kB once per change of the parameters"));
-  CHECK(has(inputs, "sum_over_ranks[tokens, out], 2.1 MB per call"));
+  CHECK(has(inputs, "all_reduce_sum[out, 1], 4.1 kB once per change of the parameters"));
+  CHECK(has(inputs, "all_reduce_sum[tokens, out], 2.1 MB per call"));
   CHECK(has(explained<layer>("out", 3), "out = 1024 cannot be divided among 3 ranks; use a number of ranks"));
 }

@@ -38,16 +38,16 @@ TEST_CASE("fuse: the slots of the forward launches") {
   SAYS_NOW((forward<boft<dyn, dyn>, linear_kind, true>()), "GEMM, prologue rotate, epilogue mul+add");
   SAYS_NOW((forward<ia3, linear_kind, true>()), "GEMM, epilogue mul+add");
   SAYS_NOW(forward<ia3_feedforward>(), "GEMM, prologue mul");
-  SAYS_NOW(forward<miss<>>(), "GEMM, low-rank branch+fold, epilogue add");
+  SAYS_NOW(forward<miss<>>(), "GEMM, low-rank branch+fold_columns, epilogue add");
   SAYS_NOW((forward<lora_embedding<>, embedding_kind>()), "gather, low-rank branch+gather, epilogue add");
-  SAYS_NOW((forward<lora<>, conv2d_kind>()), "GEMM, prologue patches, low-rank branch, epilogue add+transpose");
+  SAYS_NOW((forward<lora<>, conv2d_kind>()), "GEMM, prologue im2col, low-rank branch, epilogue add+transpose");
   SAYS_NOW((forward<ln_tuning, norm_kind<false>, true>()), "rowwise, epilogue mul+add");
 }
 
 TEST_CASE("fuse: the backward launches") {
   SAYS_NOW(backward<none>(), "GEMM");
   SAYS_NOW(backward<lora<>>(), "GEMM, low-rank branch, epilogue add, 2 fused wgrads | small matrices, mul");
-  SAYS_NOW(backward<miss<>>(), "GEMM, low-rank branch+repeat+fold, epilogue add, fused wgrad");
+  SAYS_NOW(backward<miss<>>(), "GEMM, low-rank branch+repeat+fold_columns, epilogue add, fused wgrad");
   SAYS_NOW((backward<oft_neumann<dyn, dyn>>()),
            "GEMM, epilogue rotate, reduce rotate_grad | small matrices, neumann_grad+unskew");
   SAYS_NOW((backward<ln_tuning, norm_kind<false>, true>()),

@@ -13,7 +13,7 @@ namespace {
 
 constexpr target gpu_with(bool fused_wgrads) {
   target t = test::gpu_target_nn;
-  t.can<wgrad_sum>() = {.has_kernel = true, .runs_beside_gemm = fused_wgrads};
+  t.can<wgrad_sum>() = {.has_kernel = true, .fuses_into_dgrad = fused_wgrads};
   return t;
 }
 template <class Adapter> saved_pair pair_of() {

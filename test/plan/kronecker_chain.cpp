@@ -20,7 +20,7 @@ namespace {
 
 constexpr target chaining = [] {
   target to = gpu_target_nn;
-  to.can<matrix_chain>().max_size = 64;
+  to.can<kronecker_chain>().max_size = 64;
   return to;
 }();
 template <class Adapter> saved_pair trained() {
@@ -46,8 +46,8 @@ TEST_CASE("kronecker chain: both GEMMs of LoKr are one launch, and so are their 
   CHECK(pair.leaf.size() == 0);
   CHECK(std::string(launches(pair.forward, chaining).c_str()) == "GEMM, prologue matmul | GEMM, epilogue add");
   const launch_plan back = fuse(pair.backward, chaining);
-  REQUIRE(back.all<matrix_chain>().size() == 1);
-  const matrix_chain& c = back.all<matrix_chain>()[0];
+  REQUIRE(back.all<kronecker_chain>().size() == 1);
+  const kronecker_chain& c = back.all<kronecker_chain>()[0];
   const graph g = pair.backward;
   CHECK(c.sums());
   CHECK(c.left_transposed);
@@ -55,25 +55,26 @@ TEST_CASE("kronecker chain: both GEMMs of LoKr are one launch, and so are their 
   CHECK(std::string(g.name(unshaped(g, c.z)).c_str()) == "dy");
   CHECK(std::string(g.name(unshaped(g, c.x)).c_str()) == "x");
   int without = 0;  // no GEMM of small matrices is outside of the chain
-  for (const launch& l : back.launches) without += !l.is<matrix_chain>() && g[back.anchor_of(l)].d[1] != dim{1} ? 1 : 0;
+  for (const launch& l : back.launches)
+    without += !l.is<kronecker_chain>() && g[back.anchor_of(l)].d[1] != dim{1} ? 1 : 0;
   CHECK(without == 0);
-  CHECK(fuse(pair.backward, gpu_target_nn).all<matrix_chain>().size() == 0);
+  CHECK(fuse(pair.backward, gpu_target_nn).all<kronecker_chain>().size() == 0);
 }
 TEST_CASE("kronecker chain: larger matrices, floats and rows that are no multiple of 16 bytes run as separate GEMMs") {
   const saved_pair pair = trained<lokr<8>>();
   const graph g = pair.backward;
   const launch_plan p = fuse(g, chaining);
-  const matrix_chain& c = p.all<matrix_chain>()[0];
-  CHECK(fuses_chain(g, c, sizes_of(g, 64), dtype::bf16, chaining.can<matrix_chain>()));
-  CHECK(!fuses_chain(g, c, sizes_of(g, 72), dtype::bf16, chaining.can<matrix_chain>()));
-  CHECK(!fuses_chain(g, c, sizes_of(g, 60), dtype::bf16, chaining.can<matrix_chain>()));
-  CHECK(!fuses_chain(g, c, sizes_of(g, 64), dtype::f32, chaining.can<matrix_chain>()));
+  const kronecker_chain& c = p.all<kronecker_chain>()[0];
+  CHECK(fuses_chain(g, c, sizes_of(g, 64), dtype::bf16, chaining.can<kronecker_chain>()));
+  CHECK(!fuses_chain(g, c, sizes_of(g, 72), dtype::bf16, chaining.can<kronecker_chain>()));
+  CHECK(!fuses_chain(g, c, sizes_of(g, 60), dtype::bf16, chaining.can<kronecker_chain>()));
+  CHECK(!fuses_chain(g, c, sizes_of(g, 64), dtype::f32, chaining.can<kronecker_chain>()));
   for (const launch& l : p.launches)
-    if (l.is<matrix_chain>()) {
+    if (l.is<kronecker_chain>()) {
       CHECK(kernel_count(g, p, l, sizes_of(g, 64), dtype::bf16, {}) == 2);
       CHECK(kernel_count(g, p, l, sizes_of(g, 72), dtype::bf16, {}) == 5);
     }
 }
 TEST_CASE("kronecker chain: a block-diagonal product is no chain") {
-  CHECK(fuse(trained<gralora<8>>().forward, chaining).all<matrix_chain>().size() == 0);
+  CHECK(fuse(trained<gralora<8>>().forward, chaining).all<kronecker_chain>().size() == 0);
 }

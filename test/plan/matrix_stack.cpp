@@ -76,7 +76,7 @@ TEST_CASE("matrix stack: single matrices are a stack of one") {
   const graph g = backward_of<hra<8>>();
   const launch_plan p = fuse(g, sm_90);
   REQUIRE(p.all<matrix_stack>().size() == 1);
-  CHECK((steps_of(p, op::matmul, g) == 2 && steps_of(p, op::upper, g) == 1 && steps_of(p, op::add, g) == 1));
+  CHECK((steps_of(p, op::matmul, g) == 2 && steps_of(p, op::strict_upper, g) == 1 && steps_of(p, op::add, g) == 1));
   CHECK(g.sizes.value(g[p.all<matrix_stack>()[0].inside[0]].d[3], size_values{}) == 8);
   const graph rotated = backward_of<psoft<16>>();
   const launch_plan of_rotated = fuse(rotated, sm_90);

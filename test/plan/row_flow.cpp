@@ -105,7 +105,7 @@ TEST_CASE("row flow: an operation that combines rows runs on all rows, after the
   });
   const row_flow f = rows_of(g);
   const id upper = g.n[g.result("y")].a;
-  CHECK(g.n[upper].what == op::upper);
+  CHECK(g.n[upper].what == op::strict_upper);
   CHECK(f.dependence_of[upper] == row_dependence::whole);
   CHECK(f.round[upper] == 1);
   CHECK(f.dependence_of[g.result("y")] == row_dependence::chunk);

@@ -10,7 +10,7 @@ running=
 trap '[ -z "$running" ] || kill -9 $running; clean' EXIT
 out=$work/killed
 train() {
-  "$finetune" "$base" examples/tokens.ids "$@" --length 24 --schedule constant --warm-up 0
+  "$finetune" "$base" examples/tokens.ids "$@" --max-length 24 --lr-scheduler constant --warmup-steps 0
 }
 steps_done() { if [ -f "$out/loss.csv" ]; then echo $(($(wc -l <"$out/loss.csv") - 1)); else echo 0; fi; }
 
@@ -19,7 +19,7 @@ moments=$(awk -v seed="$seed" -v n="$kills" 'BEGIN { srand(seed); for (i = 0; i 
 resumed=0
 for moment in $moments; do
   if [ -f "$out/optimizer.safetensors" ]; then set -- --resume "$out"; else set --; fi
-  "$finetune" "$base" examples/tokens.ids "$out" "$@" --length 24 --schedule constant --warm-up 0 --steps 1000000 \
+  "$finetune" "$base" examples/tokens.ids "$out" "$@" --max-length 24 --lr-scheduler constant --warmup-steps 0 --steps 1000000 \
     --save-every 1 --overwrite >"$work/printed" 2>&1 &
   running=$!
   sleep "$((moment / 1000)).$(printf '%03d' $((moment % 1000)))"

@@ -8,11 +8,11 @@ set -eu
 finetune=$2
 running=
 trap '[ -z "$running" ] || kill -9 $running; clean' EXIT
-train() { "$finetune" "$base" examples/tokens.ids "$@" --length 24 --schedule constant --warm-up 0; }
+train() { "$finetune" "$base" examples/tokens.ids "$@" --max-length 24 --lr-scheduler constant --warmup-steps 0; }
 
 for signal in TERM INT KILL; do
   out=$work/$signal
-  "$finetune" "$base" examples/tokens.ids "$out" --length 24 --schedule constant --warm-up 0 --steps 1000000 --save-every 3 \
+  "$finetune" "$base" examples/tokens.ids "$out" --max-length 24 --lr-scheduler constant --warmup-steps 0 --steps 1000000 --save-every 3 \
     >"$work/printed" &
   running=$!
   wait_for 'the first save' test -f "$out/optimizer.safetensors"

@@ -6,7 +6,7 @@
 set -eu
 . test/programs/common.sh
 generate=$2
-tokens() { "$generate" "$@" --ids 5,9,200 --tokens 6 | sed -n 1p; }
+tokens() { "$generate" "$@" --ids 5,9,200 --max-new-tokens 6 | sed -n 1p; }
 
 greedy=$(tokens "$base")
 equal "$greedy" "$(tokens "$base" --seed 3 --temperature 0)" 'temperature 0'
@@ -19,7 +19,7 @@ says 'there are two prompts' "$generate" "$base" text --ids 1
 says '--ids takes token ids' "$generate" "$base" text
 
 says 'more than the 256 positions of the model; ask for 256 or fewer' "$generate" "$base" --ids 5 --context 257
-printed=$("$generate" "$base" --ids 5,9,200 --tokens 30 --context 8 2>&1)
+printed=$("$generate" "$base" --ids 5,9,200 --max-new-tokens 30 --context 8 2>&1)
 case $printed in
   *'all 8 positions are full; a larger --context has more, up to the 256'*) ;;
   *) wrong "a full context prints: $printed" ;;
@@ -29,5 +29,5 @@ sed 's/"max_position_embeddings": 256/"max_position_embeddings": 8192/' "$base/c
 prompt=$(seq 4100 | awk '{ printf "%s%d", (NR > 1 ? "," : ""), $1 % 200 }')
 says 'has 4100 tokens, and the capacity is 4096; a larger --context has more, up to the 8192' \
   "$generate" "$work/long" --ids "$prompt"
-printed=$("$generate" "$work/long" --ids "$prompt" --tokens 2 --context 4200) || wrong 'a context of 4200 fails'
+printed=$("$generate" "$work/long" --ids "$prompt" --max-new-tokens 2 --context 4200) || wrong 'a context of 4200 fails'
 case $printed in *'2 tokens, '*) ;; *) wrong "a context of 4200 prints: $printed" ;; esac

@@ -9,7 +9,7 @@ server=$2
 adapter=sql=test/golden/models/llama/multi/a
 ask() { "$server" "$@" 2>/dev/null; }
 
-got=$(printf -- '- 5,9,200\n\nsql\nnobody 1\n- 1,x\n- 999\n- -1\nsql 5,9,200' | ask "$base" --ids --tokens 4 $adapter)
+got=$(printf -- '- 5,9,200\n\nsql\nnobody 1\n- 1,x\n- 999\n- -1\nsql 5,9,200' | ask "$base" --ids --max-new-tokens 4 $adapter)
 equal 8 "$(printf '%s\n' "$got" | wc -l | tr -d ' ')" 'the number of answers'
 answer() { printf '%s\n' "$got" | sed -n "$1p"; }
 case $(answer 1) in *,*,*,*) ;; *) wrong "the base answers $(answer 1)" ;; esac
@@ -26,15 +26,15 @@ first=$(answer 1)
 model_copy "$work/ends"
 second=$(echo "$first" | cut -d, -f2)
 printf '{"eos_token_id": [%s]}' "$second" >"$work/ends/generation_config.json"
-equal "$(echo "$first" | cut -d, -f1,2)" "$(echo '- 5,9,200' | ask "$work/ends" --ids --tokens 4)" 'an end token'
+equal "$(echo "$first" | cut -d, -f1,2)" "$(echo '- 5,9,200' | ask "$work/ends" --ids --max-new-tokens 4)" 'an end token'
 
 # Text: 42 is two letters, and a new line in an answer is written as \n.
-says 'with --ids prompts are token ids' "$server" "$base" --from examples/requests.txt
+says 'with --ids prompts are token ids' "$server" "$base" --input examples/requests.txt
 model_copy "$work/text"
 printf '{}' >"$work/text/tokenizer.json"
-says 'tokenizer.json' "$server" "$work/text" --from examples/requests.txt
+says 'tokenizer.json' "$server" "$work/text" --input examples/requests.txt
 cp test/programs/bytes_tokenizer.json "$work/text/tokenizer.json"
-got=$(printf -- '- 42\n- 4\\\\2\n- 42' | ask "$work/text" --tokens 3)
+got=$(printf -- '- 42\n- 4\\\\2\n- 42' | ask "$work/text" --max-new-tokens 3)
 equal 3 "$(printf '%s\n' "$got" | wc -l | tr -d ' ')" 'the number of answers in text'
 equal "$(answer 1)" "$(answer 3)" 'the same prompt'
 [ "$(answer 1)" != "$(answer 2)" ] || wrong 'an escaped backslash is part of the prompt'

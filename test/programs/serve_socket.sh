@@ -8,7 +8,7 @@ set -eu
 server=$2
 socket=$work/socket
 models=test/golden/models/llama
-set -- "$models/base" --ids --tokens 8 sql=$models/multi/a chat=$models/multi/c turned=$models/oft/adapter_init \
+set -- "$models/base" --ids --max-new-tokens 8 sql=$models/multi/a chat=$models/multi/c oft=$models/oft/adapter_init \
   scaled=$models/ia3/adapter_init
 running=
 trap '[ -z "$running" ] || kill $running; clean' EXIT
@@ -16,21 +16,21 @@ start() {
   "$server" "$@" --socket "$socket" &
   running=$!
 }
-answers() { "$server" --ask "$socket" </dev/null 2>/dev/null; }
+answers() { "$server" --client "$socket" </dev/null 2>/dev/null; }
 
 echo mine >"$work/file"
 says 'is there and is no socket' "$server" "$@" --socket "$work/file"
 equal mine "$(cat "$work/file")" 'a file that is no socket'
 
-expected=$("$server" "$@" --from examples/requests.txt)
+expected=$("$server" "$@" --input examples/requests.txt)
 [ -n "$expected" ] || wrong 'no answers'
 start "$@"
 wait_for 'the server' answers
 for client in first second; do
-  equal "$expected" "$("$server" --ask "$socket" <examples/requests.txt)" "the $client client"
+  equal "$expected" "$("$server" --client "$socket" <examples/requests.txt)" "the $client client"
 done
 says 'a server runs at' "$server" "$@" --socket "$socket"
-equal "$expected" "$("$server" --ask "$socket" <examples/requests.txt)" 'after another server was refused'
+equal "$expected" "$("$server" --client "$socket" <examples/requests.txt)" 'after another server was refused'
 
 kill -9 $running
 wait $running || true

@@ -249,7 +249,7 @@ TEST_CASE("experts: ranks that divide the experts sum up once in a forward pass"
   const shard_spec of{1, 5, {experts_name}};
   const builder g = of.graph_of(capture_forward(b.block.spec().formula, options), b.block.values, {});
   int sums = 0;
-  for (id i = 0; i < g.n.size(); ++i) sums += g.n[i].what == op::rank_sum ? 1 : 0;
+  for (id i = 0; i < g.n.size(); ++i) sums += g.n[i].what == op::all_reduce_sum ? 1 : 0;
   CHECK(sums == 1);
   CHECK(sharded_axis(g, g.find("mlp.experts.gate_up_proj")) == 1);
   CHECK(sharded_axis(g, g.find("mlp.gate.weight")) == -1);

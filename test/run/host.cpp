@@ -13,7 +13,7 @@ struct halved {  // W' = f(W) + W
   static constexpr const char* name = "halved";
   static constexpr ex weight(scope, ex W) { return host("halve", W) + W; }
 };
-struct behind {
+struct after_host_function {
   static constexpr const char* name = "behind a host function";
   static constexpr ex weight(scope p, ex W) { return W + host("f", p.param("a", W.rows(), W.cols())); }
 };
@@ -72,7 +72,7 @@ TEST_CASE("host function: refused in fused mode, and if no function was given") 
 }
 
 TEST_CASE("host function: no gradient if a parameter is below it") {
-  const layer_graphs b = graphs_of<linear_kind, behind, false>();
+  const layer_graphs b = graphs_of<linear_kind, after_host_function, false>();
   const random_layer<float> l(b, usual_sizes());
   cpu::executor<float> e(b, execution_mode::eager);
   std::vector<float> dx(224);

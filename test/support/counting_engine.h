@@ -46,20 +46,20 @@ struct counting_engine {
   struct shared {
     int adapters = 0;
   };
-  class block : public base::block {
+  class memory : public base::memory {
    public:
-    using base::block::block;
+    using base::memory::memory;
   };
 
   static status open(queue&) { return ok; }
   static const target& runs_on(const queue& q) { return *q.to; }
   static const target& runs_eagerly_on(const queue&) { return eager_target; }
   static void begin(shared& s, const capacity&, int) { s = {}; }
-  static void account_for(shared& s, const graph&, const launch_plan&, const size_values&, bool, const capacity&) {
+  static void add_requirements(shared& s, const graph&, const launch_plan&, const size_values&, bool, const capacity&) {
     ++s.adapters;
   }
-  static bool complete(shared&, queue&) { return false; }
-  static bool can_hold_folded(const shared&, bool) { return true; }
+  static bool finish(shared&, queue&) { return false; }
+  static bool can_store_folded(const shared&, bool) { return true; }
   static status bind(queue& q, program&, binding& with, const size_values&, const leaf_views& leaves, const capacity&,
                      shared&) {
     ++q.count->binds;
@@ -74,7 +74,7 @@ struct counting_engine {
   }
   static status parameters_changed(queue&, program&, binding&) { return ok; }
   static status weight_changed(queue&, program&, binding&) { return ok; }
-  static status publish(queue&, binding&) { return ok; }
+  static status activate_adapter(queue&, binding&) { return ok; }
   static void memory_changed(binding&) {}
   static void share_precomputed(const program&, binding&, const program&, const binding&) {}
   static status evaluate(queue& q, const graph& g, const size_values& s, const leaf_views& leaves,
@@ -82,9 +82,9 @@ struct counting_engine {
     ++q.count->evaluations;
     return base::evaluate(q.evaluates, g, s, leaves, outputs);
   }
-  static result<block> allocate(queue& q, long long bytes) {
+  static result<memory> allocate(queue& q, long long bytes) {
     ++q.count->allocations;
-    return block(bytes);
+    return memory(bytes);
   }
   static status can_add(const mutable_view&) { return ok; }
   static status add(queue& q, const view& from, const mutable_view& to) { return base::add(q.evaluates, from, to); }

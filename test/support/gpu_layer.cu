@@ -62,10 +62,10 @@ template <class T> class typed_layer : public gpu_layer::interface {
   }
   status set(const char* name, double v, int adapter) override { return layer_.set(name, v, adapter); }
   status size(const char* name, long long v, int adapter) override { return bound_ = 0, layer_.size(name, v, adapter); }
-  status bind(const capacity& room) override {
-    room_ = room;
-    if (status s = layer_.bind(room); !s) return s;
-    bound_ = room.tokens;
+  status bind(const capacity& limits) override {
+    limits_ = limits;
+    if (status s = layer_.bind(limits); !s) return s;
+    bound_ = limits.tokens;
     return ok;
   }
   status forward(const view& x, const mutable_view& y) override {
@@ -182,8 +182,8 @@ template <class T> class typed_layer : public gpu_layer::interface {
   }
   status bring_in(const view& x, view& from) {
     if (const long long tokens = tokens_of(first_, x); tokens > bound_) {
-      room_.tokens = tokens;
-      if (status s = bind(room_); !s) return s;
+      limits_.tokens = tokens;
+      if (status s = bind(limits_); !s) return s;
     }
     return upload(x, x.type == dtype::i64 ? x.type : gpu::dtype_of<T>, x_, from);
   }
@@ -242,7 +242,7 @@ template <class T> class typed_layer : public gpu_layer::interface {
   std::map<std::string, gpu::buffer> tensors_;
   std::map<std::string, quant_state> planes_;  // of quantized tensors
   gpu::buffer x_, dy_, y_, merged_weight_, merged_bias_;
-  capacity room_{};
+  capacity limits_{};
   long long bound_ = 0, launched_ = 0;
 };
 
@@ -266,7 +266,7 @@ result<int> gpu_layer::add(const layer_graphs& graphs) { return layer_->add(grap
 status gpu_layer::set(const char* name, const view& v, int adapter) { return layer_->set(name, v, adapter); }
 status gpu_layer::set(const char* name, double v, int adapter) { return layer_->set(name, v, adapter); }
 status gpu_layer::size(const char* name, long long v, int adapter) { return layer_->size(name, v, adapter); }
-status gpu_layer::bind(const capacity& room) { return layer_->bind(room); }
+status gpu_layer::bind(const capacity& limits) { return layer_->bind(limits); }
 status gpu_layer::forward(const view& x, const mutable_view& y) { return layer_->forward(x, y); }
 status gpu_layer::backward(const view& x, const view& dy, const mutable_view& dx, const std::vector<gradient>& into) {
   return layer_->backward(x, dy, dx, into);

@@ -33,7 +33,7 @@ class gpu_layer {
   graft::status set(const char* name, const graft::view& v, int adapter = 0);
   graft::status set(const char* name, double v, int adapter = 0);
   graft::status size(const char* name, long long v, int adapter = 0);
-  graft::status bind(const graft::capacity& room);
+  graft::status bind(const graft::capacity& limits);
   // Binds first if the layer is not bound for so many tokens. y is filled with NaN before the call.
   graft::status forward(const graft::view& x, const graft::mutable_view& y);
   graft::status backward(const graft::view& x, const graft::view& dy, const graft::mutable_view& dx,

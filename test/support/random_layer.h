@@ -115,8 +115,8 @@ inline size_values values_of(const graph& g, const sizes& s) {
   return v;
 }
 
-// Appends n numbers within 1 of the middle. Compiled with the optimised instances: some layers have millions of
-// numbers.
+// Appends n numbers within 1 of the middle. It is not inline, so that it is compiled with the optimised instances: some
+// layers have millions of numbers.
 void append_random(std::vector<float>& to, std::size_t n, double middle, std::mt19937& engine);
 void append_random(std::vector<double>& to, std::size_t n, double middle, std::mt19937& engine);
 

@@ -26,8 +26,8 @@ struct rank_threads {
       const auto at = static_cast<std::size_t>(k);
       out.p[k] = contributions[0][at];
       for (std::size_t r = 1; r < contributions.size(); ++r)
-        out.p[k] = same_text(operation, traits_of(op::rank_sum).name) ? out.p[k] + contributions[r][at]
-                                                                      : std::max(out.p[k], contributions[r][at]);
+        out.p[k] = same_text(operation, traits_of(op::all_reduce_sum).name) ? out.p[k] + contributions[r][at]
+                                                                            : std::max(out.p[k], contributions[r][at]);
     }
     all.arrive_and_wait();
   }

@@ -12,10 +12,10 @@ template <int Entries = dyn, int Ranks = dyn, int Directions = dyn> struct adams
   static constexpr const char *name = "AdaMSS", *method = "adamss", *kinds = "linear";
   static constexpr with_bias only = with_bias::never;
   using sample = adamss<1024, 8, 64>;
-  // B A N, where `right` is N for the weight, or its column for the bias.
+  // Builds the update B A N. `right` is N for the weight, and for the bias the column of N that belongs to it.
   static constexpr ex update(scope p, extent out, ex right) {
     auto n = p.size("num_indices", Entries, 4096), k = p.size("subspace_ranks", Ranks, 5);
-    auto B = place(p.param("adamss_B", n), p.index("adamss_indices", n), out, k);
+    auto B = scatter_elements(p.param("adamss_B", n), p.index("adamss_indices", n), out, k);
     return B * (p.param("adamss_A", k, right.rows()) * right);
   }
   static constexpr extent directions(scope p) { return p.size("directions", Directions, 100); }

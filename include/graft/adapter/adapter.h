@@ -9,7 +9,7 @@
 // A size that depends on the layer's sizes (LoKr's factors) is given by
 //     static constexpr long long size(const char* name, long long out, long long in);     -1: not given here
 // Where a second adapter of the method on one layer must still read the base weight (PEFT's DoRA: its norm), it has
-//     static constexpr ex weight_on_base(scope p, ex W, ex base);      W: what the adapters before it made of `base`
+//     static constexpr ex weight_with_base(scope p, ex W, ex base);      W: what the adapters before it made of `base`
 // Where PEFT rotates the input by all such adapters in the order of their activation, the first one first (OFT),
 //     static constexpr bool rotates_input = true;
 // Where PEFT's dropout acts on one part of what the adapter adds, the formula is given in two parts by
@@ -19,8 +19,8 @@
 // On the experts of a mixture W is [1, experts, out, in], the formula is that of one expert, and each has tensors of
 // its own; a formula that reads other tensors than matrices, or combines rows otherwise, does not exist there.
 // As a value (`formula`) an adapter is these functions, so that passes take it and a program can hold a list of them.
-// The adapters of the library (adapter/all.h) also state the `method` by which a program finds them, the `kinds` of
-// layer on which they exist, and a `sample` of sizes that tests, examples and benchmarks run them with.
+// The adapters of the library (adapter/all.h) have three more members: method, the name by which a program finds them;
+// kinds, the kinds of layer on which they exist; sample, the sizes that tests, examples and benchmarks run them with.
 #pragma once
 #include <graft/graph/formula.h>
 
@@ -49,9 +49,9 @@ template <class... A, class... B, class... More> struct join<adapter_list<A...>,
   using type = typename join<adapter_list<A..., B...>, More...>::type;
 };
 }  // namespace detail
-template <class... Lists> using joined = typename detail::join<Lists...>::type;
+template <class... Lists> using join_adapters = typename detail::join<Lists...>::type;
 
-// Whether a formula exists on all layers, only on layers with a bias, or only on layers without one.
+// On which layers a formula exists: on all, only on those with a bias, or only on those without one.
 enum class with_bias : unsigned char { either, always, never };
 constexpr bool allows(with_bias rule, bool bias) {
   return rule == with_bias::either || (rule == with_bias::always) == bias;
@@ -70,7 +70,7 @@ struct formula {
   long long (*size)(const char*, long long out, long long in) = nullptr;  // null: no size depends on the layer's
   ex (*input_gradient_weight)(scope, ex) = nullptr;                       // null: dx = dy W'
   // null: `weight` is called with the weight that the adapters before it made
-  ex (*weight_on_base)(scope, ex, ex) = nullptr;
+  ex (*weight_with_base)(scope, ex, ex) = nullptr;
   dropout_weight_parts (*dropout_parts)(scope, ex) = nullptr;  // null: dropout acts on all that is added
   bool rotates_input = false;
   bool trains_bias = false;  // the base layer's own bias is a parameter too, as PEFT's `bias` says
@@ -80,9 +80,9 @@ struct formula {
     if (trains_bias && (*b).what == op::base) base.bias = b = p.param("base_layer.bias", b.rows());
     return bias == nullptr ? b : bias(p, b, base);
   }
-  // The formula on W, which the adapters before this one made of `base`.
-  constexpr ex weight_after(scope p, ex W, ex base) const {
-    return weight_on_base != nullptr ? weight_on_base(p, W, base) : weight(p, W);
+  // Applies the formula to W, the weight after all earlier adapters; `base` is the weight before any of them.
+  constexpr ex compose_weight(scope p, ex W, ex base) const {
+    return weight_with_base != nullptr ? weight_with_base(p, W, base) : weight(p, W);
   }
   constexpr long long adapter_size(const char* what, long long out, long long in) const {
     return size == nullptr ? unknown : size(what, out, in);
@@ -98,8 +98,8 @@ constexpr bool acts_per_expert(const builder& g, id i) {
     case op::transpose:
     case op::row_dot:
     case op::repeat:
-    case op::fold:
-    case op::upper:
+    case op::fold_columns:
+    case op::strict_upper:
     case op::inverse:
     case op::neumann:
     case op::orthonormal:
@@ -131,8 +131,8 @@ template <class A> struct formula_functions {
   [[gnu::cold]] static constexpr ex weight(scope p, ex W) {
     return captured_on<A>(p, W, [=](scope of) { return A::weight(of, W); });
   }
-  [[gnu::cold]] static constexpr ex weight_on_base(scope p, ex W, ex base) {
-    return captured_on<A>(p, W, [=](scope of) { return A::weight_on_base(of, W, base); });
+  [[gnu::cold]] static constexpr ex weight_with_base(scope p, ex W, ex base) {
+    return captured_on<A>(p, W, [=](scope of) { return A::weight_with_base(of, W, base); });
   }
   [[gnu::cold]] static constexpr ex bias(scope p, ex b, base_tensors base) {
     if constexpr (requires { A::bias(p, b, base); })
@@ -161,8 +161,8 @@ template <class A> constexpr formula formula_of() {
   if constexpr (requires { A::size("", 1LL, 1LL); }) f.size = &A::size;
   if constexpr (requires(scope p, ex W) { A::input_gradient_weight(p, W); })
     f.input_gradient_weight = &detail::formula_functions<A>::input_gradient_weight;
-  if constexpr (requires(scope p, ex W) { A::weight_on_base(p, W, W); })
-    f.weight_on_base = &detail::formula_functions<A>::weight_on_base;
+  if constexpr (requires(scope p, ex W) { A::weight_with_base(p, W, W); })
+    f.weight_with_base = &detail::formula_functions<A>::weight_with_base;
   if constexpr (requires { A::rotates_input; }) f.rotates_input = A::rotates_input;
   return f;
 }

@@ -44,11 +44,12 @@
 namespace graft {
 
 using all_adapters =
-    joined<adapter_list<none>, lora_forms, dora_forms, adalora_forms, oft_forms, boft_forms, hra_forms, ia3_forms,
-           loha_forms, lokr_forms, vera_forms, miss_forms, vblora_forms, delora_forms, gralora_forms, road_forms,
-           c3a_forms, randlora_forms, hira_forms, psoft_forms, beft_forms, deft_forms, peanut_forms, shira_forms,
-           supertuning_forms, fourierft_forms, waveft_forms, unilora_forms, frod_forms, adamss_forms, pvera_forms,
-           tinylora_forms, glora_forms, osf_forms, ln_tuning_forms, trainable_tokens_forms, residual_forms>;
+    join_adapters<adapter_list<none>, lora_forms, dora_forms, adalora_forms, oft_forms, boft_forms, hra_forms,
+                  ia3_forms, loha_forms, lokr_forms, vera_forms, miss_forms, vblora_forms, delora_forms, gralora_forms,
+                  road_forms, c3a_forms, randlora_forms, hira_forms, psoft_forms, beft_forms, deft_forms, peanut_forms,
+                  shira_forms, supertuning_forms, fourierft_forms, waveft_forms, unilora_forms, frod_forms,
+                  adamss_forms, pvera_forms, tinylora_forms, glora_forms, osf_forms, ln_tuning_forms,
+                  trainable_tokens_forms, residual_forms>;
 
 // Calls f(type) for each adapter; the type is passed as an empty value.
 template <class Adapter> struct adapter_type { using type = Adapter; };
@@ -57,7 +58,7 @@ template <class F, class... Adapters> constexpr void for_each_adapter(F f, adapt
 }
 template <class F> constexpr void for_each_adapter(F f) { for_each_adapter(f, all_adapters{}); }
 
-// Whether `word` is one of `words`, which are separated by spaces.
+// Returns true if `word` is one of `words`, which are separated by spaces.
 constexpr bool lists(const char* words, const char* word) {
   for (const char* at = words; *at != '\0';) {
     const char* w = word;
@@ -69,7 +70,7 @@ constexpr bool lists(const char* words, const char* word) {
   return false;
 }
 
-// Whether this form is the first in the list with its name on its kinds of layer.
+// Returns true if this form is the first in the list with its name on its kinds of layer.
 template <class Adapter> constexpr bool is_main_form() {
   bool first = true, before = true;
   for_each_adapter([&]<class Other>(adapter_type<Other>) {

@@ -16,7 +16,7 @@ template <int Rank = dyn> struct dora {
     auto V = lora<Rank>::weight(p, W);
     return (m / detach(row_norm(V))) * V;
   }
-  static constexpr ex weight_on_base(scope p, ex W, ex base) {
+  static constexpr ex weight_with_base(scope p, ex W, ex base) {
     auto m = p.param("lora_magnitude_vector", W.rows());
     return (m / detach(row_norm(lora<Rank>::weight(p, base)))) * lora<Rank>::weight(p, W);
   }
@@ -26,8 +26,8 @@ template <int Rank = dyn> struct dora {
 template <int Rank = dyn> struct dora_embedding {
   static constexpr const char *name = "DoRA", *method = "dora_embedding", *kinds = "embedding";
   using sample = dora_embedding<16>;
-  static constexpr ex weight(scope p, ex W) { return weight_on_base(p, W, W); }
-  static constexpr ex weight_on_base(scope p, ex W, ex base) {
+  static constexpr ex weight(scope p, ex W) { return weight_with_base(p, W, W); }
+  static constexpr ex weight_with_base(scope p, ex W, ex base) {
     auto m = t(p.param("lora_magnitude_vector", W.cols()));
     return mul(lora_embedding<Rank>::weight(p, W), m / detach(col_norm(lora_embedding<Rank>::weight(p, base))));
   }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // FRoD: the weight in a basis that layers of one kind share, with a trained diagonal and some trained sparse entries
 // (doi 10.1609/aaai.v40i31.39813).
-//     W' = U (diag λ + place(v, index)) Vᵀ        U = W V⁻ᵀ with columns of length 1
+//     W' = U (diag λ + scatter_elements(v, index)) Vᵀ        U = W V⁻ᵀ with columns of length 1
 #pragma once
 #include <graft/adapter/adapter.h>
 
@@ -23,7 +23,7 @@ template <int Entries = dyn> struct frod {
   static constexpr ex weight(scope p, ex W) {
     auto n = p.size("num_indices", Entries, 4096);
     auto U = p.frozen("frod_U", W.rows(), W.cols());
-    auto S = place(p.param("frod_lambda_s_values", n), p.index("frod_s_indices", n), W.cols(), W.cols());
+    auto S = scatter_elements(p.param("frod_lambda_s_values", n), p.index("frod_s_indices", n), W.cols(), W.cols());
     return (frod_diagonal::scaled(p, W) + U * S) * t(frod_diagonal::basis(p, W));
   }
 };

@@ -18,23 +18,23 @@ struct glora_formula {
   int rank, numbers, bias_numbers;
 
   // Repeats the numbers, of which there are n or one, to n.
-  static constexpr ex spread(ex numbers, extent n) { return t(repeat(t(numbers), n)); }
+  static constexpr ex broadcast_to(ex numbers, extent n) { return t(repeat(t(numbers), n)); }
   [[gnu::cold, gnu::noinline]] constexpr ex factor(scope p, ex W, bool shifts) const {
     if (of_weight == glora_part::numbers)
-      return spread(p.param(shifts ? "glora_B.X" : "glora_A.X", p.size("glora_numbers", numbers, 1)), W.rows());
+      return broadcast_to(p.param(shifts ? "glora_B.X" : "glora_A.X", p.size("glora_numbers", numbers, 1)), W.rows());
     auto r = p.size("r", rank);
     auto down = p.param(shifts ? "glora_B.Xd" : "glora_A.Xd", W.rows(), r);
     return down * p.param(shifts ? "glora_B.Xu" : "glora_A.Xu", r, W.cols());
   }
-  // The formula on W, which the adapters before this one made of `base`.
-  [[gnu::cold, gnu::noinline]] constexpr ex weight_on_base(scope p, ex W, ex base) const {
+  // Applies the formula to W, the weight after all earlier adapters; `base` is the weight before any of them.
+  [[gnu::cold, gnu::noinline]] constexpr ex weight_with_base(scope p, ex W, ex base) const {
     if (of_weight == glora_part::none) return W;
     const ex A = factor(p, W, false), B = factor(p, W, true);
     const ex shift = of_weight == glora_part::numbers ? repeat(B, W.cols()) : B;
     return (W.i == base.i ? mul(W, 1.0 + A) : W + mul(base, A)) + shift;
   }
   constexpr ex of_outputs(scope p, leaf_name leaf, extent n) const {
-    return spread(p.param(leaf, p.size("glora_bias_numbers", bias_numbers, 1)), n);
+    return broadcast_to(p.param(leaf, p.size("glora_bias_numbers", bias_numbers, 1)), n);
   }
   [[gnu::cold, gnu::noinline]] constexpr ex bias(scope p, ex b, base_tensors base) const {
     ex now = b;
@@ -72,8 +72,8 @@ struct glora {
   using sample = glora<16, OfWeight, OfBoth, OfBias, 1, 1>;
 
   static constexpr glora_formula form{OfWeight, OfBoth, OfBias, Rank, Numbers, BiasNumbers};
-  static constexpr ex weight(scope p, ex W) { return form.weight_on_base(p, W, W); }
-  static constexpr ex weight_on_base(scope p, ex W, ex base) { return form.weight_on_base(p, W, base); }
+  static constexpr ex weight(scope p, ex W) { return form.weight_with_base(p, W, W); }
+  static constexpr ex weight_with_base(scope p, ex W, ex base) { return form.weight_with_base(p, W, base); }
   static constexpr ex bias(scope p, ex b, base_tensors base) requires(changes_bias) { return form.bias(p, b, base); }
 };
 
@@ -84,8 +84,8 @@ using glora_group = adapter_list<glora<dyn, OfWeight, glora_part::low_rank, glor
                                  glora<dyn, OfWeight, glora_part::low_rank, glora_part::none>,
                                  glora<dyn, OfWeight, glora_part::numbers, glora_part::none>>;
 using glora_forms =
-    joined<glora_group<glora_part::low_rank>, glora_group<glora_part::numbers>, glora_group<glora_part::none>,
-           adapter_list<glora<dyn, glora_part::low_rank, glora_part::none, glora_part::none>,
-                        glora<dyn, glora_part::numbers, glora_part::none, glora_part::none>>>;
+    join_adapters<glora_group<glora_part::low_rank>, glora_group<glora_part::numbers>, glora_group<glora_part::none>,
+                  adapter_list<glora<dyn, glora_part::low_rank, glora_part::none, glora_part::none>,
+                               glora<dyn, glora_part::numbers, glora_part::none, glora_part::none>>>;
 
 }  // namespace graft

@@ -13,8 +13,8 @@ template <int Rank = dyn, int Blocks = dyn> struct gralora {
   using sample = gralora<16, 2>;
   // Makes a block-diagonal matrix [k b, k a] of k matrices [a, b], each transposed.
   static constexpr ex diagonal(scope p, ex stack, extent k, extent a, extent b) {
-    auto places = mul(reshape(p.eye(k), k, 1, k, 1), permute(stack, 0, 3, 1, 2));
-    return reshape(places, k * b, k * a);
+    auto blocks = mul(reshape(p.eye(k), k, 1, k, 1), permute(stack, 0, 3, 1, 2));
+    return reshape(blocks, k * b, k * a);
   }
   static constexpr ex down(scope p, ex W) {
     auto r = p.size("r", Rank), k = p.size("gralora_k", Blocks, 2), in = W.cols() / k;

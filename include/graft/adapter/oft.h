@@ -56,9 +56,8 @@ struct oft_neumann {
 
 template <oft_blocks Blocks, oft_constraint Constraint>
 using oft_pair = adapter_list<oft<dyn, Blocks, Constraint>, oft_neumann<dyn, dyn, Blocks, Constraint>>;
-using oft_forms =
-    joined<oft_pair<oft_blocks::separate, oft_constraint::free>, oft_pair<oft_blocks::shared, oft_constraint::free>,
-           oft_pair<oft_blocks::separate, oft_constraint::projected>,
-           oft_pair<oft_blocks::shared, oft_constraint::projected>>;
+using oft_forms = join_adapters<
+    oft_pair<oft_blocks::separate, oft_constraint::free>, oft_pair<oft_blocks::shared, oft_constraint::free>,
+    oft_pair<oft_blocks::separate, oft_constraint::projected>, oft_pair<oft_blocks::shared, oft_constraint::projected>>;
 
 }  // namespace graft

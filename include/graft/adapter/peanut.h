@@ -52,8 +52,8 @@ template <int Rank = dyn, int Depth = 0, peanut_activation Activation = peanut_a
 
 template <peanut_activation Activation>
 using peanut_group = adapter_list<peanut<dyn, 0, Activation>, peanut<dyn, 1, Activation>, peanut<dyn, 2, Activation>>;
-using peanut_forms = joined<peanut_group<peanut_activation::relu>, peanut_group<peanut_activation::gelu>,
-                            peanut_group<peanut_activation::gelu_tanh>, peanut_group<peanut_activation::silu>,
-                            peanut_group<peanut_activation::tanh>>;
+using peanut_forms = join_adapters<peanut_group<peanut_activation::relu>, peanut_group<peanut_activation::gelu>,
+                                   peanut_group<peanut_activation::gelu_tanh>, peanut_group<peanut_activation::silu>,
+                                   peanut_group<peanut_activation::tanh>>;
 
 }  // namespace graft

@@ -62,7 +62,7 @@ template <psoft_rotation Rotation>
 using psoft_group =
     adapter_list<psoft<dyn, Rotation>, psoft<dyn, Rotation, psoft_magnitudes::inputs>,
                  psoft<dyn, Rotation, psoft_magnitudes::outputs>, psoft<dyn, Rotation, psoft_magnitudes::none>>;
-using psoft_forms = joined<psoft_group<psoft_rotation::cayley>, psoft_group<psoft_rotation::neumann>,
-                           psoft_group<psoft_rotation::bounded>, psoft_group<psoft_rotation::free>>;
+using psoft_forms = join_adapters<psoft_group<psoft_rotation::cayley>, psoft_group<psoft_rotation::neumann>,
+                                  psoft_group<psoft_rotation::bounded>, psoft_group<psoft_rotation::free>>;
 
 }  // namespace graft

@@ -31,8 +31,8 @@ template <int Rank = dyn> struct residual_dora {
   static constexpr const char *name = "DoRA on a residual", *method = "residual_dora", *kinds = "linear";
   using sample = residual_dora<16>;
   static constexpr ex weight(scope p, ex W) { return dora<Rank>::weight(p, residual_lora<Rank>::residual(p, W)); }
-  static constexpr ex weight_on_base(scope p, ex W, ex base) {
-    return dora<Rank>::weight_on_base(p, residual_lora<Rank>::residual(p, W), residual_lora<Rank>::residual(p, base));
+  static constexpr ex weight_with_base(scope p, ex W, ex base) {
+    return dora<Rank>::weight_with_base(p, residual_lora<Rank>::residual(p, W), residual_lora<Rank>::residual(p, base));
   }
   static constexpr dropout_weight_parts dropout_parts(scope p, ex W) {
     auto R = residual_lora<Rank>::residual(p, W);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SHiRA: some entries of the weight are trained, as many as LoRA of rank r would have (Bhardwaj et al. 2024, arXiv
 // 2406.13175).
-//     W' = W + place(v, index)        index: rows and columns of r (out + in) elements
+//     W' = W + scatter_elements(v, index)        index: rows and columns of r (out + in) elements
 #pragma once
 #include <graft/adapter/adapter.h>
 
@@ -10,7 +10,7 @@ namespace graft {
 // Adds the numbers `values` to the entries of the weight that `index` lists.
 template <int Entries> constexpr ex with_entries(scope p, ex W, leaf_name values, leaf_name index) {
   auto n = p.size("num_indices", Entries, 4096);
-  return W + place(p.param(values, n), p.index(index, n), W.rows(), W.cols());
+  return W + scatter_elements(p.param(values, n), p.index(index, n), W.rows(), W.cols());
 }
 
 template <int Entries = dyn> struct shira {

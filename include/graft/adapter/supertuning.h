@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Super-Tuning: the largest (or the smallest) entries of the weight are trained, alone or together with a LoRA
 // (arXiv 2607.09287).
-//     W' = W + place(v, index)        or  W' = W + place(v, index) + s B A
+//     W' = W + scatter_elements(v, index)        or  W' = W + scatter_elements(v, index) + s B A
 #pragma once
 #include <graft/adapter/shira.h>
 

@@ -13,8 +13,8 @@ template <int Rank = dyn, int Length = dyn> struct unilora {
     auto r = p.size("r", Rank);
     auto theta = p.param("unilora_theta_d", p.size("theta_d_length", Length, 256));
     auto at_A = p.index("unilora_indices_A", r * W.cols()), at_B = p.index("unilora_indices_B", W.rows() * r);
-    auto A = mul(reshape(pick(theta, at_A), r, W.cols()), p.frozen("unilora_scales_A", r, W.cols()));
-    auto B = mul(reshape(pick(theta, at_B), W.rows(), r), p.frozen("unilora_scales_B", W.rows(), r));
+    auto A = mul(reshape(gather_elements(theta, at_A), r, W.cols()), p.frozen("unilora_scales_A", r, W.cols()));
+    auto B = mul(reshape(gather_elements(theta, at_B), W.rows(), r), p.frozen("unilora_scales_B", W.rows(), r));
     return W + B * A;
   }
 };

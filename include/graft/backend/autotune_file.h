@@ -132,7 +132,7 @@ class autotune_file {
                       : "; candidates are timed and not saved, name another file for them");
   }
   const std::string* find(const std::string& what, long long size) const { return all_.find(what, size); }
-  // True if the result was timed by this process, and not by the one that wrote the file.
+  // Returns true if the result was timed by this process, and not by the one that wrote the file.
   bool is_timed_here(const std::string& what, long long size) const { return timed_here_.count({what, size}) > 0; }
   void put(const std::string& what, long long size, const std::string& candidate) {
     all_.put(what, size, candidate), timed_here_.insert({what, size});
@@ -150,8 +150,8 @@ class autotune_file {
   };
   using open_file = std::unique_ptr<std::FILE, closer>;
 
-  // True if the text begins like a file of this version and device, or ends within such a beginning: save() may then
-  // replace it.
+  // Returns true if the text begins like a file of this version and device, or ends within such a beginning: save() may
+  // then replace it.
   bool is_damaged(const std::string& text) const {
     const std::string own = autotune_results().written(device_);
     const std::size_t compared = min_of(text.size(), own.rfind("end\t"));

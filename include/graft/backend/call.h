@@ -10,7 +10,7 @@ namespace graft {
 
 using leaf_views = sequence<view>;  // one per node; only leaves have data
 
-// True if one of the tensors is a quantized weight.
+// Returns true if one of the tensors is a quantized weight.
 inline bool has_quantized(const leaf_views& leaves) {
   for (const view& v : leaves)
     if (v.quant != nullptr) return true;

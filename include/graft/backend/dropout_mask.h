@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The dropout mask of a tensor, drawn by a counter-based generator: one 64-bit draw decides about four neighbouring
+// The dropout mask of a tensor, drawn by a counter-based generator: one 64-bit draw decides about four neighboring
 // elements with 16 bits each. Every element follows from the seed and its number alone, so forward, backward and every
 // machine drop the same ones and no mask is stored.
 #pragma once

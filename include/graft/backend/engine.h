@@ -7,7 +7,7 @@
 // the layers that run it, with what follows from them, and a call has the inputs and outputs of one run.
 #pragma once
 #include <graft/backend/call.h>
-#include <graft/backend/mode.h>
+#include <graft/backend/execution_mode.h>
 #include <graft/backend/rank_reduce.h>
 #include <graft/core/result.h>
 #include <graft/plan/plan.h>
@@ -49,11 +49,11 @@ concept engine_program = std::constructible_from<P, const graph&, launch_plan> &
 template <class E>
 concept Engine = engine_program<typename E::program> && std::default_initializable<typename E::binding> &&
     std::movable<typename E::binding> && std::default_initializable<typename E::queue> &&
-    std::default_initializable<typename E::shared> && std::movable<typename E::block> &&
-    requires(engine_operands<E> o, typename E::block& memory) {
-  typename E::real;                                       // values that callers exchange in host memory
-  { E::compute_type } -> std::convertible_to<dtype>;      // of gradients that are added to others
-  { E::storage_type } -> std::convertible_to<dtype>;      // of activations and weights
+    std::default_initializable<typename E::shared> && std::movable<typename E::memory> &&
+    requires(engine_operands<E> o, typename E::memory& memory) {
+  typename E::real;                                       // element type of values that callers exchange in host memory
+  { E::compute_type } -> std::convertible_to<dtype>;      // element type of gradients that are added to others
+  { E::storage_type } -> std::convertible_to<dtype>;      // element type of activations and weights
   { E::reads_host_memory } -> std::convertible_to<bool>;  // the engine's memory is the caller's
   { E::binds_itself } -> std::convertible_to<bool>;       // a layer need not state a capacity
   { E::adapters_share_launches } -> std::convertible_to<bool>;
@@ -61,23 +61,25 @@ concept Engine = engine_program<typename E::program> && std::default_initializab
   { E::open(o.queue) } -> std::same_as<status>;
   { E::runs_on(o.queue) } -> std::same_as<const target&>;
   { E::runs_eagerly_on(o.queue) } -> std::same_as<const target&>;
-  // What the launches of a layer's adapters share: begin(), account_for() each adapter, complete(), which says whether
-  // it changed the target.
+  // What the launches of a layer's adapters share: begin(), add_requirements() each adapter, finish(), which says
+  // whether it changed the target.
   E::begin(o.shared, o.limits, 0);
-  E::account_for(o.shared, o.g, o.p, o.sizes, true, o.limits);
-  { E::complete(o.shared, o.queue) } -> std::same_as<bool>;
-  { E::can_hold_folded(o.shared, true) } -> std::same_as<bool>;
+  E::add_requirements(o.shared, o.g, o.p, o.sizes, true, o.limits);
+  { E::finish(o.shared, o.queue) } -> std::same_as<bool>;
+  { E::can_store_folded(o.shared, true) } -> std::same_as<bool>;
   // Programs. bind() that fails leaves the binding as it was.
   { E::bind(o.queue, o.program, o.binding, o.sizes, o.leaves, o.limits, o.shared) } -> std::same_as<status>;
   { E::run(o.queue, o.program, o.binding, o.now) } -> std::same_as<status>;
   { E::parameters_changed(o.queue, o.program, o.binding) } -> std::same_as<status>;
   { E::weight_changed(o.queue, o.program, o.binding) } -> std::same_as<status>;
-  { E::publish(o.queue, o.binding) } -> std::same_as<status>;  // its adapter is the one that launches read
-  E::memory_changed(o.binding);                                // tensors were written outside of calls
+  {
+    E::activate_adapter(o.queue, o.binding)
+    } -> std::same_as<status>;   // from now on launches read the adapter of this binding
+  E::memory_changed(o.binding);  // tensors were written outside of calls
   E::share_precomputed(o.program, o.binding, o.program, o.binding);
   { E::evaluate(o.queue, o.g, o.sizes, o.leaves, o.outputs) } -> std::same_as<status>;  // without a plan
   // Memory.
-  { E::allocate(o.queue, 1LL) } -> std::same_as<result<typename E::block>>;
+  { E::allocate(o.queue, 1LL) } -> std::same_as<result<typename E::memory>>;
   { memory.data() } -> std::same_as<void*>;
   { E::can_add(o.to) } -> std::same_as<status>;
   { E::add(o.queue, o.from, o.to) } -> std::same_as<status>;
@@ -86,10 +88,10 @@ concept Engine = engine_program<typename E::program> && std::default_initializab
 template <class E>
 concept ModelEngine = Engine<E> && std::default_initializable<typename E::adapter_table> &&
     std::default_initializable<typename E::gradient_accumulators> && std::movable<typename E::captured> &&
-    requires(engine_operands<E> o, typename E::block& memory, typename E::numbers& numbers, const rank_reducer& ranks,
+    requires(engine_operands<E> o, typename E::memory& memory, typename E::numbers& numbers, const rank_reducer& ranks,
              void* at, status (*work)(std::size_t)) {
   typename E::launch_clock;
-  { E::loss_rows } -> std::convertible_to<long long>;  // rows of a call of the head; 0: all
+  { E::loss_rows } -> std::convertible_to<long long>;  // rows of a call of the head; 0: all rows
   { E::start(o.queue) } -> std::same_as<status>;
   { E::stream_of(o.queue) } -> std::same_as<const void*>;
   { E::set_collectives(o.queue, ranks) } -> std::same_as<status>;

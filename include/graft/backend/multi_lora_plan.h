@@ -63,14 +63,14 @@ inline bool same_gemm(const gemm_slots& a, const gemm_slots& b) {
 }
 }  // namespace detail
 
-// True if two epilogue steps apply the same operation with the same tensor.
+// Returns true if two epilogue steps apply the same operation with the same tensor.
 template <class Leaf>
 bool same_epilogue(const block_plan<Leaf>& a, const epilogue_step& one, const block_plan<Leaf>& b,
                    const epilogue_step& other) {
   return one.what == other.what && is_leaf(a.g[one.operand].what) && is_leaf(b.g[other.operand].what) &&
          a.leaf(one.operand) == b.leaf(other.operand);
 }
-// True if `other` is the base GEMM without an adapter, though its bias may be bound as another leaf.
+// Returns true if `other` is the base GEMM without an adapter, though its bias may be bound as another leaf.
 template <class Leaf>
 bool is_base_gemm(const block_plan<Leaf>& base, const gemm_slots& s, const block_plan<Leaf>& with,
                   const gemm_slots& other) {

@@ -102,7 +102,7 @@ template <class Layer> eager_work eager_work_at(long long tokens, const bench_op
     for (int k = 0; k < 3; ++k)
       if (v.operand(k) >= 0)
         w.does.bytes +=
-            element_count(g, traits_of(v.what).axes == axis_flow::look_up && k == 0 ? i : v.operand(k), s) * bits / 8;
+            element_count(g, traits_of(v.what).axes == axis_flow::gather && k == 0 ? i : v.operand(k), s) * bits / 8;
   }
   return w;
 }

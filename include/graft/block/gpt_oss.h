@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // gpt-oss (OpenAI 2025, arXiv 2508.10925): every layer has a bias and experts, every other layer a sliding window,
-// every query head a sink. The experts' weights are stored [experts, in, out] with a bias for each expert, gates and
-// ups alternate in their columns, and SwiGLU is clamped:
+// every query head an attention sink. The experts' weights are stored [experts, in, out] with a bias for each expert,
+// gates and ups alternate in their columns, and SwiGLU is clamped:
 //     (min(max(u, -c), c) + 1) ⊙ g σ(α g),  g = min(gate, c)
 #pragma once
 #include <graft/block/mixtral.h>

@@ -8,9 +8,9 @@
 namespace graft {
 
 struct attention_form {
-  bias in = bias::no, out = bias::no;  // of queries, keys and values; of the output
+  bias in = bias::no, out = bias::no;  // in: bias of q_proj, k_proj and v_proj; out: bias of o_proj
   bool norms_heads = false;            // an RMS norm on each head of queries and keys
-  double plus = 0;                     // what those norms add to their weights
+  double plus = 0;                     // constant added to the weights of these norms
   ex sinks{};                          // block_scope::attention
 };
 // The biases of attention as the model's configuration says.

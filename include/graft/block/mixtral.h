@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Mixtral (Jiang et al. 2024, arXiv 2401.04088) is Mistral whose feed-forward layer is a mixture of experts: each row
-// takes the k experts with the largest router scores, and the softmax of these k scores weights what they give.
+// takes the k experts with the largest router scores (top-k routing, gating), and the softmax of these k scores weights
+// what they give.
 #pragma once
 #include <graft/block/llama.h>
 

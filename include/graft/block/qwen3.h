@@ -5,7 +5,7 @@
 
 namespace graft {
 
-// Attention of Qwen3, dense or with experts, and what it is added to.
+// The residual attention sub-block h + O attention(…) of dense and mixture-of-experts Qwen3.
 constexpr ex attention_with_head_norms(block_scope m, ex h) {
   attention_form form = configured_attention(m);
   form.norms_heads = true;

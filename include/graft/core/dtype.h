@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Element types (dtype) and storage types. A *storage* type says how a tensor is stored in memory; products accumulate
-// in its *compute* type: float for every storage type of at most 32 bits, double for double.
+// Element types (dtype) and storage types. A *storage* type says how a tensor is stored in memory; in this mixed
+// precision, products accumulate in its *compute* type: float for every storage type of at most 32 bits, double for
+// double.
 #pragma once
 #include <cstdint>
 
@@ -92,7 +93,7 @@ constexpr const char* name_of(dtype t) {
   }
   return "?";
 }
-// True for the types that kernels compute with, false for quantized values and indices.
+// Returns true for the types that kernels compute with, false for quantized values and indices.
 constexpr bool is_floating(dtype t) {
   return t == dtype::f32 || t == dtype::f64 || t == dtype::bf16 || t == dtype::f16;
 }

@@ -66,7 +66,7 @@ constexpr scale_counts scale_counts_of(const quant_format& e, long long rows, lo
   if (e.second_block > 0) n.second_scales = parts(n.scales, e.second_block);
   return n;
 }
-// True for integers whose groups have a zero point for each scale, one byte each.
+// Returns true for integers whose groups have a zero point for each scale, one byte each.
 constexpr bool has_zero_points(const quant_format& e) {
   return e.type == dtype::u2 || e.type == dtype::u3 || e.type == dtype::u4 || e.type == dtype::u8;
 }
@@ -125,7 +125,7 @@ struct quant_state {
 struct weight_view {
   quant_format format{};
   long long rows = 0, cols = 0;
-  long long row_stride = 0, col_stride = 1;  // of plain weights, in elements
+  long long row_stride = 0, col_stride = 1;  // strides of plain weights, in elements
   const void* data = nullptr;
   const quant_state* quant = nullptr;
 

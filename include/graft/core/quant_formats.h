@@ -52,7 +52,7 @@ constexpr const float* four_bit_table(dtype type) {
          : type == dtype::fp4 ? quant_formats::fp4_format::table
                               : nullptr;
 }
-// True where the library dequantizes this combination of element type, block and scales.
+// Returns true if the library dequantizes this combination of element type, block and scales.
 constexpr bool can_dequantize(const quant_format& e) {
   const bool single = e.scales == dtype::f32 || e.scales == dtype::bf16 || e.scales == dtype::f16;
   switch (e.type) {
@@ -82,12 +82,14 @@ constexpr bool can_dequantize(const quant_format& e) {
   }
   return false;
 }
-// True for integers with one scale per row (int8) or per 32 columns (Q8_0, Q4_0), which kernels multiply as integers.
+// Returns true for integers with one scale per row (int8) or per 32 columns (Q8_0, Q4_0), which kernels multiply as
+// integers.
 constexpr bool is_scaled_integer(const quant_format& e) {
   return e.type == dtype::int8 || e == quant_formats::q8_0_format::format() ||
          e == quant_formats::q4_0_format::format();
 }
-// True where the library also quantizes numbers to this format (merging an adapter into a weight that stays quantized).
+// Returns true if the library also quantizes numbers to this format (merging an adapter into a weight that stays
+// quantized).
 constexpr bool can_quantize(const quant_format& e) {
   if (has_zero_points(e)) return false;  // GPTQ and AWQ choose integers by a calibration, not by rounding
   if (e.type != dtype::ggml) return can_dequantize(e);

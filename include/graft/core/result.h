@@ -43,8 +43,8 @@ struct message_part {
 };
 [[gnu::cold, gnu::noinline]] constexpr error format_message(const message_part* parts, int count) {
   error e;
-  // The call of is_constant_evaluated() keeps g++ from folding this function speculatively, which would store all 1024
-  // bytes of every constant message.
+  // The call of is_constant_evaluated() keeps g++ from folding this function early, which would store all 1024 bytes of
+  // every constant message.
   if (std::is_constant_evaluated() && count == 0) return e;
   for (int i = 0; i < count; ++i) {
     if (parts[i].words != nullptr)

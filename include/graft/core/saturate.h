@@ -8,7 +8,7 @@ namespace graft {
 
 inline constexpr long long saturated = std::numeric_limits<long long>::max();
 
-// The operands are counts, or `unknown` (-1), which never saturates.
+// The operands are counts, or unknown (-1), which never saturates.
 constexpr long long saturating_multiply(long long a, long long b) {
   return b > 0 && a > saturated / b ? saturated : a * b;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// SplitMix64 as a counter-based random generator (Steele, Lea, Flood 2014): a pure function of its argument. Dropout
-// masks, random draws and shuffles follow from a seed and a counter, and are equal on every machine.
+// SplitMix64 as a counter-based random number generator (Steele, Lea, Flood 2014), what Philox is in PyTorch: a pure
+// function of its argument. Dropout masks, random draws and shuffles follow from a seed and a counter, and are equal on
+// every machine.
 #pragma once
 #include <cstdint>
 

@@ -18,7 +18,7 @@ template <class Void> struct basic_view {
   long long size[4] = {1, 1, 1, 1};
   int rank = 0;
   long long strides[4] = {0, 0, 0, 0};  // in elements; 0: row-major
-  const quant_state* quant = nullptr;   // of quantized weights; outlives the view
+  const quant_state* quant = nullptr;   // state of quantized weights, which must outlive the view
 
   constexpr long long count() const {
     long long n = 1;
@@ -31,7 +31,7 @@ template <class Void> struct basic_view {
     for (int i = axis + 1; i < rank; ++i) n *= size[i];
     return n;
   }
-  // True where the elements are dense in row-major order.
+  // Returns true if the elements are dense in row-major order.
   [[gnu::noinline]] constexpr bool contiguous() const {
     long long n = 1;
     for (int i = rank - 1; i >= 0; n *= size[i--])

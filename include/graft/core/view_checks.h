@@ -98,14 +98,14 @@ constexpr long long common_divisor(long long a, long long b) {
   const long long gap = (static_cast<long long>(b.first - a.first) % step + step) % step;
   return gap < a.run || gap + b.run > step;
 }
-// True if both views have elements of one type at equal offsets from their first one.
+// Returns true if both views have elements of one type at equal offsets from their first one.
 [[gnu::noinline]] constexpr bool same_layout(const view& a, const view& b) {
   if (a.type != b.type || a.rank != b.rank) return false;
   for (int k = 0; k < a.rank; ++k)
     if (a.size[k] != b.size[k] || a.stride(k) != b.stride(k)) return false;
   return true;
 }
-// True where both views name equal addresses in equal order.
+// Returns true if both views name equal addresses in equal order.
 template <class A, class B> constexpr bool same_elements(const basic_view<A>& a, const basic_view<B>& b) {
   if (a.data != b.data || a.type != b.type || a.count() != b.count()) return false;
   if (a.contiguous() && b.contiguous()) return true;

@@ -35,7 +35,7 @@ constexpr bool matches_whole(const char* pattern, const char* path) {
 }
 }  // namespace detail
 
-// Whether the pattern describes the path, or the rest of the path after one of its dots.
+// Returns true if the pattern describes the path, or the rest of the path after one of its dots.
 constexpr bool fits(const char* pattern, const char* path) {
   if (detail::matches_whole(pattern, path)) return true;
   for (; *path != '\0'; ++path)

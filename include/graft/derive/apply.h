@@ -50,8 +50,8 @@ namespace graft {
     if (in[i] && g.n[i].what == op::base && nominal_count(g, i) > most) most = nominal_count(g, i);
   return most;
 }
-// Whether the matrix w is computed once per change of the parameters: it must be no larger than the chain that it
-// replaces, and no second copy of the base weight.
+// Returns true if the matrix w is computed once per change of the parameters: it must be no larger than the chain that
+// it replaces, and no second copy of the base weight.
 constexpr bool worth_precomputing(const graph& g, id w) {
   const long long own_count = nominal_count(g, w);
   if (is_leaf(g.n[w].what) || own_count > chain_cost(g, w)) return false;
@@ -181,7 +181,7 @@ constexpr id apply(builder& g, id w, id x, bool transposed) {
         return apply(g, v.a, make_node::rotate(g, x, v.b, !v.tb, v.line), false);
       case op::repeat:
         if (transposed) return make_node::repeat(g, apply(g, v.a, x, true), v.d[3]);
-        return apply(g, v.a, make_node::fold(g, x, g.n[v.a].d[3]), false);
+        return apply(g, v.a, make_node::fold_columns(g, x, g.n[v.a].d[3]), false);
       case op::kron:
         if (!transposed) return apply_kron(g, v.a, v.b, x);
         break;

@@ -69,7 +69,7 @@ struct paired_rows {
   const id s = make_node::transpose(g, scaled(rows_as_matrices(g, x, k, n)));
   const id each = make_node::mul(g, make_node::matmul(g, s, a), p.c);
   const id flat = matrices_as_rows(g, each, x, g.times(n, width));
-  return make_node::fold(g, flat, width);
+  return make_node::fold_columns(g, flat, width);
 }
 
 // A circulant block holds shifted copies of a kernel of b numbers. Its product with a slice of x equals the product of
@@ -163,7 +163,7 @@ constexpr id apply_by_rows(builder& g, id w, id x, bool transposed) {
       return apply_by_rows(g, v.a, detail::rotate_rows(g, x, v.b, !v.tb, v.line), false);
     case op::repeat:
       if (transposed) return make_node::repeat(g, apply_by_rows(g, v.a, x, true), v.d[3]);
-      return apply_by_rows(g, v.a, make_node::fold(g, x, g.n[v.a].d[3]), false);
+      return apply_by_rows(g, v.a, make_node::fold_columns(g, x, g.n[v.a].d[3]), false);
     case op::kron:
       if (!transposed) return apply_kron(g, v.a, v.b, x);
       break;

@@ -24,7 +24,7 @@ constexpr id scale_rows(builder& g, op scale_op, id rows, id factors, id routing
 [[gnu::cold]] constexpr id apply_scaled_experts(builder& g, op scale_op, id w, id f, id x, id routing,
                                                 bool transposed) {
   const node v = g.n[w];
-  const bool shared = g.n[f].d[1] == dim{1};  // by all experts
+  const bool shared = g.n[f].d[1] == dim{1};  // all experts have the same factor
   // s (P Q) = (s P) Q: the small operand is scaled once per change of the parameters.
   if (v.what == op::matmul && !v.from_base && !v.ta && !v.sum && is_expert_column(g, f)) {
     const id left = make_node::pointwise(g, scale_op, v.a, f);
@@ -67,7 +67,7 @@ constexpr id apply_experts(builder& g, id w, id x, id routing, bool transposed) 
       case op::transpose: return of(v.a, x, !transposed);
       case op::repeat:
         if (transposed) return make_node::repeat(g, of(v.a, x, true), v.d[3]);
-        return of(v.a, make_node::fold(g, x, g.n[v.a].d[3]), false);
+        return of(v.a, make_node::fold_columns(g, x, g.n[v.a].d[3]), false);
       default: break;
     }
   return make_node::grouped_matmul(g, x, w, routing, !transposed, v.line);

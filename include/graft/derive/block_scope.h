@@ -20,8 +20,8 @@ struct block_options {
   int fact_count = 0;
   bool cached = false;            // attention reads and writes a KV cache (decode)
   bool dropped = false;           // dropout is active (training)
-  op activation = op::detach;     // of the feed-forward layers; detach: the architecture's own
-  double attention_soft_cap = 0;  // of attention scores; 0: none
+  op activation = op::detach;     // activation of the feed-forward layers; detach: the architecture's own
+  double attention_soft_cap = 0;  // soft cap of attention scores; 0: none
   lowering level = lowering::fast;
 };
 
@@ -61,7 +61,7 @@ struct block_scope {
     below.path = at(name).path;
     return below;
   }
-  // Whether a switch is on in the model's configuration:  m.has("attention_bias")
+  // Returns true if a switch is on in the model's configuration:  m.has("attention_bias")
   constexpr bool has(const char* fact) const {
     for (int i = 0; i < options->fact_count; ++i)
       if (same_text(options->facts[i], fact)) return true;
@@ -265,7 +265,7 @@ struct block_scope {
   static constexpr ex adapted(const layer& l, ex base) {
     ex W = base;
     for (const adapter_rule& a : l.by)
-      if (a.adapter.weight != nullptr) W = a.adapter.weight_after(l.of(a), W, base);
+      if (a.adapter.weight != nullptr) W = a.adapter.compose_weight(l.of(a), W, base);
     return W;
   }
   constexpr ex project(const char* name, ex base, ex x, bias has_bias, int line) const {
@@ -280,7 +280,7 @@ struct block_scope {
     for (const adapter_rule& a : l.by) {
       if (a.adapter.weight == nullptr) continue;
       const id first = g->n.size();
-      ex next = a.adapter.weight_after(l.of(a), W, base);
+      ex next = a.adapter.compose_weight(l.of(a), W, base);
       if (a.drops.blocks)
         next = mask_rotation_blocks(W, next, first,
                                     [&](ex zeros) { return keep_mask(l.of(a), "block_dropout", zeros, line); });
@@ -305,9 +305,10 @@ struct block_scope {
     for (const adapter_rule& a : l.by) {
       if (a.adapter.weight == nullptr) continue;
       const ex next = a.adapter.input_gradient_weight != nullptr ? a.adapter.input_gradient_weight(l.of(a), seen)
-                                                                 : a.adapter.weight_after(l.of(a), seen, base);
+                                                                 : a.adapter.compose_weight(l.of(a), seen, base);
       const node v = *next;
-      const bool adds = v.what == op::add && v.a == seen.i;  // then the sum, whose W may be quantized, is not computed
+      // then W + update is never formed, and W may stay quantized
+      const bool adds = v.what == op::add && v.a == seen.i;
       back = adds ? back + times(detach(ex{g, v.b}), zero_with_gradient) : times(detach(next), zero_with_gradient);
       seen = next;
     }
@@ -372,7 +373,7 @@ struct block_scope {
   // Adds the adapted bias b' to y, one number per column.
   constexpr ex with_bias(const char* name, ex y, bias has_bias, int line, ex weight = {}) const {
     const layer l = layer_at(name);
-    if (routing >= 0) {  // its biases are not adapted (expert_bias)
+    if (routing >= 0) {  // biases of experts are not adapted (expert_bias)
       for (const adapter_rule& a : l.by)
         if (a.adapter.bias != nullptr || a.trains_bias)
           g->stop({formula_error::not_on_experts, none_id, line, a.adapter.name});

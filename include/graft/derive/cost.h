@@ -16,9 +16,9 @@ struct device {  // peak rates of a machine, for the roofline of a cost
 
 struct cost {
   long long load_flops = 0, parameter_flops = 0, flops = 0;  // once per load, per change of parameters, per call
-  long long bytes = 0;                                       // per call
-  long long precomputed_bytes = 0;                           // of load- and parameter-stage values that calls read
-  long long largest_precomputed = 0;                         // elements of the largest precomputed value
+  long long bytes = 0;                                       // moved by a call
+  long long precomputed_bytes = 0;    // bytes of load- and parameter-stage values that calls read
+  long long largest_precomputed = 0;  // elements of the largest precomputed value
   constexpr double roofline_seconds(device d) const {
     const double compute = static_cast<double>(flops) / d.flops_per_second;
     const double move = static_cast<double>(bytes) / d.bytes_per_second;
@@ -127,8 +127,7 @@ struct cost {
         if (!is_leaf(g[w].what)) add(c.precomputed_bytes, bytes(w, moved));
       }
     }
-    const bool by_row =
-        traits_of(v.what).axes == axis_flow::look_up;  // a look-up reads only the rows that the ids name
+    const bool by_row = traits_of(v.what).axes == axis_flow::gather;  // a look-up reads only the rows that the ids name
     if (by_row) add(c.bytes, bytes(i, moved));
     for (int o = by_row ? 1 : 0; o < 3; ++o) count_read(v.operand(o));
   }
@@ -160,8 +159,8 @@ struct cost {
 // Multiplying by a weight of at least this many elements takes longer than the overhead of a call of the layer.
 inline constexpr long long large_weight = 1LL << 19;
 
-// Whether an adapter is folded into a copy of the weight: its branch must cost more than a tenth of the layer. For a
-// large weight a twentieth is enough, because an adapter may cost a tenth of the time and the small products of a
+// Returns true if an adapter is folded into a copy of the weight: its branch must cost more than a tenth of the layer.
+// For a large weight a twentieth is enough, because an adapter may cost a tenth of the time and the small products of a
 // branch take twice as long as their flops say; the time of a small layer is mostly call overhead. Where the copy has
 // wider numbers than the stored weight (`widens`) and takes longer to read, the branch must cost more than a quarter. A
 // look-up has no flops to save and is never folded. `elements` counts those of the weight.

@@ -39,7 +39,7 @@ constexpr ex base_bias(const layer_formula& f, scope p) {
 constexpr ex adapted_weight(const layer_formula& f, scope p) {
   const ex base = f.kind.matrix(p, f.kind.weight(p));
   ex w = f.adapter.weight(p, base);
-  for (int i = 0; i < f.extra_count; ++i) w = f.extra[i].weight_after(p.in(f.extra_paths[i]), w, base);
+  for (int i = 0; i < f.extra_count; ++i) w = f.extra[i].compose_weight(p.in(f.extra_paths[i]), w, base);
   return w;
 }
 [[gnu::cold]] constexpr ex adapted_bias(const layer_formula& f, scope p) {

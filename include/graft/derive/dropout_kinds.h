@@ -24,7 +24,7 @@ struct dropout_kinds {
 constexpr ex keep_mask_of(ex zeros, ex seed, ex rate, int salt, int line) {
   builder& g = *zeros.g;
   const id ones = make_node::add(g, zeros.i, g.constant(1), line);
-  return {&g, make_node::unary(g, op::step, make_node::dropout(g, ones, seed.i, rate.i, {salt}, line), line)};
+  return {&g, make_node::unary(g, op::heaviside, make_node::dropout(g, ones, seed.i, rate.i, {salt}, line), line)};
 }
 // Drops blocks of the rotation R of W in the weight `made`, which a formula captured from the node numbered `first` on:
 // R becomes m (R - I) + I, where mask(zeros) gives m, 0 or 1 for each block.

@@ -76,7 +76,7 @@ struct adjoints {
   constexpr void orthonormal(id q, const node& v, id t) {
     const dim n = v.d[3];
     const id m = make_node::negate(g, make_node::matmul(g, t, q, true, false));
-    const id above = make_node::unary(g, op::upper, make_node::transpose(g, m));
+    const id above = make_node::unary(g, op::strict_upper, make_node::transpose(g, m));
     const id diagonal = make_node::mul(g, m, g.leaf(op::eye, "I", 0, 2, {1}, {1}, n, n));
     const id sym = make_node::add(g, make_node::add(g, above, make_node::transpose(g, above)), diagonal);
     const id back = make_node::inverse(g, make_node::matmul(g, q, v.a, true, false));
@@ -129,8 +129,8 @@ struct adjoints {
       case op::zero:
       case op::saved:
       case op::detach:
-      case op::route:  // which experts are chosen has no gradient
-      case op::step: return;
+      case op::route:  // the choice of experts is not differentiable
+      case op::heaviside: return;
       case op::add: push(v.a, t), push(v.b, t); return;
       case op::sub: push(v.a, t), push(v.b, make_node::negate(g, t)); return;
       case op::mul:
@@ -142,12 +142,12 @@ struct adjoints {
         if (wanted[v.b]) push(v.b, make_node::negate(g, make_node::div(g, make_node::mul(g, t, i), v.b)));
         return;
       case op::minimum:
-        push(v.a, make_node::mul(g, t, make_node::unary(g, op::step, make_node::sub(g, v.b, v.a))));
-        push(v.b, make_node::mul(g, t, make_node::unary(g, op::step, make_node::sub(g, v.a, v.b))));
+        push(v.a, make_node::mul(g, t, make_node::unary(g, op::heaviside, make_node::sub(g, v.b, v.a))));
+        push(v.b, make_node::mul(g, t, make_node::unary(g, op::heaviside, make_node::sub(g, v.a, v.b))));
         return;
       case op::maximum:
-        push(v.a, make_node::mul(g, t, make_node::unary(g, op::step, make_node::sub(g, v.a, v.b))));
-        push(v.b, make_node::mul(g, t, make_node::unary(g, op::step, make_node::sub(g, v.b, v.a))));
+        push(v.a, make_node::mul(g, t, make_node::unary(g, op::heaviside, make_node::sub(g, v.a, v.b))));
+        push(v.b, make_node::mul(g, t, make_node::unary(g, op::heaviside, make_node::sub(g, v.b, v.a))));
         return;
       case op::sqrt: push(v.a, half_quotient(t, i)); return;
       case op::exp: push(v.a, make_node::mul(g, t, i)); return;
@@ -159,7 +159,7 @@ struct adjoints {
       case op::sigmoid:
         push(v.a, make_node::mul(g, t, make_node::mul(g, i, make_node::sub(g, g.constant(1), i))));
         return;
-      case op::relu: push(v.a, make_node::mul(g, t, make_node::unary(g, op::step, v.a))); return;
+      case op::relu: push(v.a, make_node::mul(g, t, make_node::unary(g, op::heaviside, v.a))); return;
       case op::silu: push(v.a, make_node::mul(g, t, silu_slope(v.a, i))); return;
       case op::gelu: push(v.a, make_node::mul(g, t, gelu_slope(v.a))); return;
       case op::gelu_tanh: push(v.a, make_node::mul(g, t, gelu_tanh_slope(v.a))); return;
@@ -177,9 +177,9 @@ struct adjoints {
         if (wanted[v.b]) push(v.b, make_node::slice(g, t, axis, first, second));
         return;
       }
-      case op::repeat: push(v.a, make_node::fold(g, t, g.n[v.a].d[3])); return;
-      case op::fold: push(v.a, make_node::repeat(g, t, g.n[v.a].d[3])); return;
-      case op::upper: push(v.a, make_node::unary(g, op::upper, t)); return;
+      case op::repeat: push(v.a, make_node::fold_columns(g, t, g.n[v.a].d[3])); return;
+      case op::fold_columns: push(v.a, make_node::repeat(g, t, g.n[v.a].d[3])); return;
+      case op::strict_upper: push(v.a, make_node::unary(g, op::strict_upper, t)); return;
       case op::skew: push(v.a, make_node::unskew(g, t, v.a)); return;
       case op::circulant:
         push(v.a, v.ta ? make_node::circulant(g, t, v.tb) : make_node::circulant_sum(g, t, v.a, v.tb));
@@ -193,8 +193,8 @@ struct adjoints {
       case op::kron: kron(v, t); return;
       case op::row_kron: row_kron(v, t); return;
       case op::gather: push(v.a, make_node::scatter(g, t, v.b, v.ta, v.a)); return;
-      case op::place: push(v.a, make_node::pick(g, t, v.b, v.a)); return;
-      case op::pick: push(v.a, g.emit(g.shaped(op::place, v.a, t, v.b))); return;
+      case op::scatter_elements: push(v.a, make_node::gather_elements(g, t, v.b, v.a)); return;
+      case op::gather_elements: push(v.a, g.emit(g.shaped(op::scatter_elements, v.a, t, v.b))); return;
       case op::softmax:
       case op::topk_softmax: push(v.a, g.emit(g.shaped(op::softmax_grad, i, i, t))); return;
       case op::normalize: push(v.a, make_node::normalize_grad(g, v.a, v.b, t, v.k[0] == dim{1})); return;
@@ -208,7 +208,7 @@ struct adjoints {
         if (wanted[v.a]) push(v.a, make_node::grouped_matmul(g, t, v.b, v.c, !v.tb));
         if (wanted[v.b]) push(v.b, make_node::grouped_wgrad(g, v.tb ? t : v.a, v.tb ? v.a : t, v.c, v.b));
         return;
-      case op::patches: push(v.a, make_node::unpatch(g, t, v.a, v)); return;
+      case op::im2col: push(v.a, make_node::col2im(g, t, v.a, v)); return;
       case op::sum_to:
       case op::unskew:
       case op::neumann_grad:
@@ -217,12 +217,12 @@ struct adjoints {
       case op::softmax_grad:
       case op::normalize_grad:
       case op::grouped_wgrad:
-      case op::unpatch:
+      case op::col2im:
       case op::cross_entropy_grad:
       case op::attention_grad:
       case op::cached_attention:
-      case op::rank_sum:
-      case op::rank_max:
+      case op::all_reduce_sum:
+      case op::all_reduce_max:
       case op::host: g.stop({formula_error::not_differentiable, i, v.line}); return;
     }
   }

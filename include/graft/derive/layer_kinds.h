@@ -36,7 +36,7 @@ struct linear_kind {  // y = x W'ᵀ + b'
   }
 };
 
-struct conv2d_kind {  // y = patches(x) W'ᵀ + b' (im2col); `tokens` counts images
+struct conv2d_kind {  // y = im2col(x) W'ᵀ + b' (im2col); `tokens` counts images
   static constexpr const char* name = "conv2d";
   static constexpr extent outputs(scope p) { return p.size("out", dyn, 256); }
   static constexpr ex weight(scope p) {
@@ -57,7 +57,7 @@ struct conv2d_kind {  // y = patches(x) W'ᵀ + b' (im2col); `tokens` counts ima
     builder& g = *p.g;
     const node w = *weight(p);
     const make_node::patch_geometry s{w.d[2], w.d[3], p.size("stride", dyn, 1).d, p.size("padding", dyn, 1).d};
-    const id rows = make_node::patches(g, x.i, s);
+    const id rows = make_node::im2col(g, x.i, s);
     const id product = product_with(g, M.i, rows, level);
     const id planes = make_node::transpose(g, make_node::add(g, product, make_node::as_row(g, b.i)));
     const node v = *x;

@@ -13,9 +13,9 @@
 namespace graft {
 
 struct saved_pair {
-  builder forward;              // its own outputs, then the saved values
+  builder forward;              // outputs of the layer, then the saved tensors
   builder backward;             // reads the saved values as inputs, in that order
-  sequence<id> leaf;            // of the backward graph, by number of the saved value
+  sequence<id> leaf;            // the backward graph's leaf for each saved tensor
   int attention_out = -1;       // number of the saved attention output; -1: no attention, or several
   sequence<bool> is_routing{};  // the value is a routing table, whose numbers of rows no 16-bit type holds
 };
@@ -23,7 +23,8 @@ struct saved_pair {
 // Gives the rank of a saved tensor: 2 for one matrix, 4 for a stack of matrices.
 constexpr int saved_rank(const node& v) { return v.d[0] == dim{1} && v.d[1] == dim{1} ? 2 : 4; }
 
-// The name of the backward graph's leaf for a saved value: "7.saved" for number 7, "1.2.saved" for number 12.
+// Returns the leaf name of saved tensor `number` in the backward graph: "7.saved" for 7, "1.2.saved" for 12. Names are
+// paths of static strings, so a number takes one word per digit.
 constexpr text saved_name(int number) {
   int power = 1;
   while (number / power >= 10) power *= 10;
@@ -140,7 +141,8 @@ struct recompute_cut {
       if (passes[i] && !saved[i] && v.what != op::dropout && is_read_outside(i) && is_stored(same[i])) saved.add(i);
     }
   }
-  // Whether a node that only backward has reads node i, directly or through dropout, which is fused into its reader.
+  // Returns true if a node that only backward has reads node i, directly or through dropout, which is fused into its
+  // reader.
   constexpr bool is_read_outside(id i) const {
     for (id r = i + 1; r < backward.size; ++r)
       for (int k = 0; k < 3; ++k)
@@ -148,7 +150,7 @@ struct recompute_cut {
           return true;
     return false;
   }
-  // Whether forward stores node i because an operation reads it from memory.
+  // Returns true if forward stores node i because an operation reads it from memory.
   constexpr bool is_stored(id i) const {
     for (id r = i + 1; r < forward.size; ++r)
       for (int k = 0; k < 3; ++k)

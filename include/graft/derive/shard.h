@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tensor-parallel sharding: shard() turns a graph into the graph of one of several ranks that divide some of its sizes.
 // Every value is replicated, a shard of an axis, or a partial sum; how an operation passes that on is in the op table
-// (axes, sums, split). Where experts are divided, a rank computes the rows that choose its own. A base tensor is stored
-// as this rank's shard. The other tensors of an adapter are small and replicated, and a rank slices them. Where an
-// operation needs all of a value, shards are padded with zeros and all-reduced; a partial sum passes through operations
-// that are linear in it and is all-reduced as late as possible. It works for any graph: forward, backward, a block.
+// (axes, linear_in, sharding). Where experts are divided (expert parallelism), a rank computes the rows that choose its
+// own. A base tensor is stored as this rank's shard. The other tensors of an adapter are small and replicated, and a
+// rank slices them. Where an operation needs all of a value, shards are padded with zeros and all-reduced; a partial
+// sum passes through operations that are linear in it and is all-reduced as late as possible. It works for any graph:
+// forward, backward, a block.
 #pragma once
 #include <graft/derive/shard_loss.h>
 #include <graft/derive/sharded_graph.h>
@@ -99,7 +100,7 @@ constexpr bool shard_in_blocks(sharded_graph& r, id i, int k) {
              : v.what == op::rope ? r.to_replicated(v.b)
                                   : r.to_shard(v.b, 3, 1);
   if (v.c >= 0) made.c = r.to_shard(v.c, 1, 1);
-  if (traits_of(v.what).split == axis_split::summands || (v.what == op::rotate_grad && r.size(v.c, 1) == 1))
+  if (traits_of(v.what).sharding == axis_split::summands || (v.what == op::rotate_grad && r.size(v.c, 1) == 1))
     return r.emit(i, {placement::kind::partial}, made), true;
   r.emit(i, {placement::kind::shard, v.what == op::rotate_grad ? 1 : 3}, made);
   return true;
@@ -189,7 +190,7 @@ struct sharder : sharded_graph {
     replicated_at[i] = at[i];
     at[i] = to_shard(i, axis, 1), where[i] = {kind::shard, axis};
   }
-  // True for the weights of a router and for biases of experts, which are whole on every rank.
+  // Returns true for the weights of a router and for biases of experts, which are whole on every rank.
   constexpr bool scores_experts(id i, int axis) const {
     const dim d = from[i].d[axis];
     return axis > 1 && !d.is_static() && same_text(from.sizes.e[d.entry()].name, experts_name);
@@ -201,14 +202,14 @@ struct sharder : sharded_graph {
     const placement p = where[v.operand(k)];
     if (of.kind == op_class::attention) return p.what == kind::concatenated_shards && shard_by_heads(*this, i);
     if (p.what == kind::concatenated_shards) return slice_shards(*this, i);
-    if (of.axes == axis_flow::regroup) return reshape_shard(*this, i);
-    if (of.axes == axis_flow::along && of.arity == 2 && v.k[0].v == p.axis) return concat_shards(*this, i);
-    if (of.axes == axis_flow::look_up) return k == 0 && shard_gather(*this, i);
-    if (of.axes == axis_flow::scatter_values) return false;  // its index refers to the whole matrix
-    if (of.axes == axis_flow::labelled)
-      return k == 0 && (of.split == axis_split::summands ? sharded_loss(*this, i) : sharded_loss_grad(*this, i));
-    const bool adds = of.split == axis_split::sums && p.axis == 3;
-    if (of.split != axis_split::no && p.axis == 3 && !adds) return shard_in_blocks(*this, i, k);
+    if (of.axes == axis_flow::reshape) return reshape_shard(*this, i);
+    if (of.axes == axis_flow::mix_axis && of.arity == 2 && v.k[0].v == p.axis) return concat_shards(*this, i);
+    if (of.axes == axis_flow::gather) return k == 0 && shard_gather(*this, i);
+    if (of.axes == axis_flow::scatter_values) return false;  // a sparse index addresses the unsharded matrix
+    if (of.axes == axis_flow::row_labels)
+      return k == 0 && (of.sharding == axis_split::summands ? sharded_loss(*this, i) : sharded_loss_grad(*this, i));
+    const bool adds = of.sharding == axis_split::sums && p.axis == 3;
+    if (of.sharding != axis_split::no && p.axis == 3 && !adds) return shard_in_blocks(*this, i, k);
     const int after = adds ? summed_axis : axis_after(from, v, k, p.axis);
     if (after == mixed_axis) return false;
     return emit_on_placement(i, k, p,
@@ -217,7 +218,7 @@ struct sharder : sharded_graph {
   // Emits node i on partial sums where the operation is linear in them, so that the all-reduce happens later.
   constexpr bool emit_partial(id i) {
     const node& v = from[i];
-    const linearity sums = traits_of(v.what).sums;
+    const linearity sums = traits_of(v.what).linear_in;
     int summands = 0, wholes = 0;
     for (int k = 0; k < 3; ++k) {
       const id o = v.operand(k);

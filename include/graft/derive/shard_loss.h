@@ -19,10 +19,10 @@ constexpr partial_loss partial_losses(sharded_graph& r, id logits, id labels) {
   };
   const dim width = r.g.n[z].d[3];
   const id row = entropy(r.g.times(width, r.ranks_size)), minus_label = entropy(r.g.times(width, r.rank));
-  const id row_max = r.g.emit(r.g.shaped(op::rank_max, row, row));
+  const id row_max = r.g.emit(r.g.shaped(op::all_reduce_max, row, row));
   const id powers = make_node::unary(r.g, op::exp, make_node::sub(r.g, row, row_max));
-  const id all =
-      make_node::add(r.g, row_max, make_node::unary(r.g, op::log, r.g.emit(r.g.shaped(op::rank_sum, powers, powers))));
+  const id all = make_node::add(
+      r.g, row_max, make_node::unary(r.g, op::log, r.g.emit(r.g.shaped(op::all_reduce_sum, powers, powers))));
   return {row, minus_label, all};
 }
 constexpr bool sharded_loss(sharded_graph& r, id i) {
@@ -30,7 +30,7 @@ constexpr bool sharded_loss(sharded_graph& r, id i) {
   if (r.where[v.a].axis != 3 || r.where[v.a].before != 1) return false;
   const partial_loss p = partial_losses(r, v.a, v.b);
   const id picked = make_node::sub(r.g, p.row, p.minus_label);
-  r.at[i] = make_node::sub(r.g, p.all, r.g.emit(r.g.shaped(op::rank_sum, picked, picked)));
+  r.at[i] = make_node::sub(r.g, p.all, r.g.emit(r.g.shaped(op::all_reduce_sum, picked, picked)));
   r.where[i] = {};
   return true;
 }

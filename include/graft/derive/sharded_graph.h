@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The graph of one rank while shard() builds it: where each value of the whole graph is found, and how a value changes
 // its placement. Sharded values are padded with zeros and all-reduced to become replicated; replicated ones are sliced.
-// Ranks divide named sizes: `out` of a layer, or the heads of a block. A size that follows from a divided one is
+// Ranks divide named sizes: "out" of a layer, or the heads of a block. A size that follows from a divided one is
 // divided too, out / b as well as 2 out. A rank has one of `ranks` equal parts, the one numbered `rank`; both are sizes
 // of the graph, so that all ranks have the same graph and differ only in one number.
 #pragma once
@@ -26,7 +26,7 @@ struct sharded_sizes {
   }
 };
 
-// Whether a size is the same on all ranks, an equal part on each, or neither (the product of two divided sizes).
+// How a size is divided: the same on all ranks, an equal part on each, or neither (the product of two divided sizes).
 enum class size_split : unsigned char { all, part, neither };
 
 constexpr size_split split_of(const graph& g, const sharded_sizes& split_sizes, dim d) {
@@ -72,7 +72,7 @@ struct placement {
   kind what = kind::replicated;
   int axis = 0;
   long long before = 1;
-  id routing = none_id;  // of the whole graph
+  id routing = none_id;  // routing node in the whole graph
   friend constexpr bool operator==(const placement&, const placement&) = default;
 };
 
@@ -131,10 +131,10 @@ struct sharded_graph {
     const placement p = where[i];
     if (p.what == kind::replicated) return at[i];
     if (replicated_at[i] >= 0) return replicated_at[i];
-    if (p.what == kind::partial) return replicated_at[i] = g.emit(g.shaped(op::rank_sum, at[i], at[i]));
+    if (p.what == kind::partial) return replicated_at[i] = g.emit(g.shaped(op::all_reduce_sum, at[i], at[i]));
     if (p.what == kind::expert_rows && !replicable[i]) {
       const id mine = own_rows(i);
-      return replicated_at[i] = g.emit(g.shaped(op::rank_sum, mine, mine));
+      return replicated_at[i] = g.emit(g.shaped(op::all_reduce_sum, mine, mine));
     }
     if (replicable[i] || p.what == kind::concatenated_shards) {
       node v = copied(i);
@@ -147,7 +147,7 @@ struct sharded_graph {
     node v = g.shaped(op::pad, mine, mine);
     const dim width = v.d[3];
     v.k[0] = {3}, v.k[1] = g.times(width, rank), v.d[3] = g.times(width, ranks_size);
-    const id padded = g.emit(v), all = g.emit(g.shaped(op::rank_sum, padded, padded));
+    const id padded = g.emit(v), all = g.emit(g.shaped(op::all_reduce_sum, padded, padded));
     return replicated_at[i] = make_node::reshape(g, all, whole.d[0], whole.d[1], whole.d[2], whole.d[3]);
   }
   // Makes a node that reads the rows of experts read those of this rank's experts alone.
@@ -206,18 +206,18 @@ struct sharded_graph {
   // The axis of operand `other` that is divided together with an axis of operand k; -1: that operand is read whole.
   constexpr int matching_axis(const node& v, int k, int axis, int other) const {
     switch (traits_of(v.what).axes) {
-      case axis_flow::each:
-      case axis_flow::last:
-      case axis_flow::along: return axis;
-      case axis_flow::outer: return k != 1 && other != 1 ? axis : -1;
-      case axis_flow::matrix: return axis < 2 ? axis : -1;
+      case axis_flow::elementwise:
+      case axis_flow::mix_last:
+      case axis_flow::mix_axis: return axis;
+      case axis_flow::mix_last_of_two: return k != 1 && other != 1 ? axis : -1;
+      case axis_flow::mix_matrix: return axis < 2 ? axis : -1;
       case axis_flow::product: {
         if (axis < 2) return axis;
         if (axis_after(from, v, k, axis) != summed_axis) return -1;
         const bool transposed = other == 0 ? v.ta : v.tb;
         return (other == 0) != transposed ? 3 : 2;
       }
-      case axis_flow::add_blocks: return other < 2 ? axis : -1;
+      case axis_flow::sum_into_blocks: return other < 2 ? axis : -1;
       default: return -1;
     }
   }

@@ -68,7 +68,7 @@ constexpr id pushed_transpose(builder& g, id i) {
   return make_node::row_dot(g, p, q);
 }
 
-// Whether x P and x Q are better added as x (P + Q).
+// Returns true if x P and x Q are better added as x (P + Q).
 [[gnu::cold]] constexpr bool can_add_matrices(const builder& g, id first, const node& v, const sequence<bool>& data) {
   const node& u = g.n[first];
   if (u.what != op::matmul || u.a != v.a || u.ta != v.ta || u.sum || v.sum) return false;

@@ -122,7 +122,7 @@ constexpr ex col_norm(operand a) {
   return t({column, a.line});
 }
 // Sets all entries on and below the diagonal to zero.
-constexpr ex strict_upper(operand a) { return {a.e.g, make_node::unary(*a.e.g, op::upper, a.e.i, a.line)}; }
+constexpr ex strict_upper(operand a) { return {a.e.g, make_node::unary(*a.e.g, op::strict_upper, a.e.i, a.line)}; }
 // The inverse of each square matrix.
 constexpr ex inverse(operand a) { return {a.e.g, make_node::inverse(*a.e.g, a.e.i, a.line)}; }
 // The Q of LAPACK's a = Q R, an orthonormal basis of the columns of a, which has at least as many rows as columns.
@@ -176,12 +176,19 @@ constexpr ex concat(ex a, ex b, int axis = 3, int line = __builtin_LINE()) {
   return {a.g, make_node::concat(*a.g, a.i, b.i, axis, line)};
 }
 // Scatters a column of n values into a zero matrix; the index [2, n] lists the row and the column of each.
-constexpr ex place(ex values, ex index, extent rows, extent cols, int line = __builtin_LINE()) {
-  return {values.g, make_node::place(*values.g, values.i, index.i, rows.d, cols.d, line)};
+constexpr ex scatter_elements(ex values, ex index, extent rows, extent cols, int line = __builtin_LINE()) {
+  return {values.g, make_node::scatter_elements(*values.g, values.i, index.i, rows.d, cols.d, line)};
 }
 // Gathers the entries of a matrix that the index [2, n] lists into a column.
-constexpr ex pick(ex from, ex index, int line = __builtin_LINE()) {
-  return {from.g, make_node::pick_column(*from.g, from.i, index.i, line)};
+constexpr ex gather_elements(ex from, ex index, int line = __builtin_LINE()) {
+  return {from.g, make_node::gather_element_column(*from.g, from.i, index.i, line)};
+}
+[[deprecated("call scatter_elements")]] constexpr ex place(ex values, ex index, extent rows, extent cols,
+                                                           int line = __builtin_LINE()) {
+  return scatter_elements(values, index, rows, cols, line);
+}
+[[deprecated("call gather_elements")]] constexpr ex pick(ex from, ex index, int line = __builtin_LINE()) {
+  return gather_elements(from, index, line);
 }
 // Rotations (OFT, BOFT): unrotate is W Rᵀ and rotate is W R, where activations are rotated as x R. The blocks are
 // [m, n, b, b]: m factors, each block-diagonal with n blocks b x b in butterfly order, or [m, 1, b, b] where the blocks

@@ -145,8 +145,8 @@ constexpr stored_graph<Nodes, Sizes, Paths, Needs, Outs> store_graph(const graph
   return g;
 }
 
-// True for a look-up or a loss on one rank's shard of the table or vocabulary, which begins at k[0]. Ids outside of the
-// shard give zeros, so that an all-reduce of the ranks' results is the whole result.
+// Returns true for a look-up or a loss on one rank's shard of the table or vocabulary, which begins at k[0]. Ids
+// outside of the shard give zeros, so that an all-reduce of the ranks' results is the whole result.
 constexpr bool is_shard(const node& v) { return v.sum && v.what != op::matmul; }
 
 constexpr bool same_shape(const node& p, const node& q) {

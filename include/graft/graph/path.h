@@ -25,7 +25,7 @@ struct path_table {
       if (full[i] != e[path].word[i]) return nullptr;
     return full[e[path].length] == '.' ? full + e[path].length + 1 : nullptr;
   }
-  // True where a path of another table has equal words.
+  // Returns true if a path of another table has equal words.
   constexpr bool same(int path, const path_table& other, int there) const {
     if (path <= 0 || there <= 0) return path <= 0 && there <= 0;
     const path_entry &p = e[path], &q = other.e[there];

@@ -49,7 +49,7 @@ struct print_style {
   int depth = 12;
 };
 
-// True where an operand needs parentheses. A mix of matrix and elementwise products always has them.
+// Returns true if an operand needs parentheses. A mix of matrix and elementwise products always has them.
 constexpr bool needs_parentheses(op child, op parent, bool right) {
   auto sum = [](op o) { return o == op::add || o == op::sub; };
   auto factor = [](op o) { return o == op::mul || o == op::div; };
@@ -114,11 +114,11 @@ constexpr bool needs_parentheses(op child, op parent, bool right) {
     inner(v.operand(k), op::zero, false);
   }
   if (v.what == op::neumann || v.what == op::topk_softmax) t << ", ", print(t, g.sizes, v.k[0]);
-  if (traits_of(v.what).axes == axis_flow::along) t << ", axis " << v.k[0].v;
+  if (traits_of(v.what).axes == axis_flow::mix_axis) t << ", axis " << v.k[0].v;
   if (v.what == op::slice) t << " from ", print(t, g.sizes, v.k[1]), t << " size ", print(t, g.sizes, v.d[v.k[0].v]);
   if (v.what == op::permute)
     for (const dim axis : v.k) t << ", " << axis.v;
-  if (v.what == op::repeat || v.what == op::fold) t << ", ", print(t, g.sizes, v.d[3]);
+  if (v.what == op::repeat || v.what == op::fold_columns) t << ", ", print(t, g.sizes, v.d[3]);
   t << ')';
 }
 

@@ -176,9 +176,9 @@ constexpr id repeat(builder& g, id a, dim cols, int line = 0) {
   v.d[3] = cols;
   return g.emit(v);
 }
-constexpr id fold(builder& g, id a, dim cols, int line = 0) {
+constexpr id fold_columns(builder& g, id a, dim cols, int line = 0) {
   if (g.n[a].d[3] == cols) return a;
-  node v = g.shaped(op::fold, a, a, none_id, none_id, line);
+  node v = g.shaped(op::fold_columns, a, a, none_id, none_id, line);
   v.d[3] = cols;
   return g.emit(v);
 }
@@ -243,10 +243,10 @@ constexpr id scatter(builder& g, id rows, id ids, bool by_column, id like) {
   return g.emit(v);
 }
 
-// place scatters a column of n values into a zero matrix, where the index [2, n] lists the row and the column of each;
-// pick, its adjoint, gathers them.
-constexpr id place(builder& g, id values, id index, dim rows, dim cols, int line = 0) {
-  node v = g.shaped(op::place, values, values, index, none_id, line);
+// Scatters a column of n values into a zero matrix, where the index [2, n] lists the row and the column of each;
+// gather_elements, its adjoint, gathers them.
+constexpr id scatter_elements(builder& g, id values, id index, dim rows, dim cols, int line = 0) {
+  node v = g.shaped(op::scatter_elements, values, values, index, none_id, line);
   v.d[0] = v.d[1] = {1}, v.d[2] = rows, v.d[3] = cols;
   const id made = g.emit(v);
   require_one_matrix(g, values, made, line);
@@ -255,9 +255,11 @@ constexpr id place(builder& g, id values, id index, dim rows, dim cols, int line
   g.require(requirement::kind::same, g.n[index].d[2], dim{2}, made, line);
   return made;
 }
-constexpr id pick(builder& g, id from, id index, id like) { return g.emit(g.shaped(op::pick, like, from, index)); }
-constexpr id pick_column(builder& g, id from, id index, int line = 0) {
-  node v = g.shaped(op::pick, from, from, index, none_id, line);
+constexpr id gather_elements(builder& g, id from, id index, id like) {
+  return g.emit(g.shaped(op::gather_elements, like, from, index));
+}
+constexpr id gather_element_column(builder& g, id from, id index, int line = 0) {
+  node v = g.shaped(op::gather_elements, from, from, index, none_id, line);
   v.d[0] = v.d[1] = v.d[3] = {1}, v.d[2] = g.n[index].d[3];
   const id made = g.emit(v);
   require_one_matrix(g, from, made, line);
@@ -269,17 +271,17 @@ struct patch_geometry {
   dim kernel_h{1}, kernel_w{1}, stride{1}, pad{0};
 };
 // im2col: turns an image [n, c, h, w] with zero padding into rows of patches [1, n, oh ow, c kh kw].
-constexpr id patches(builder& g, id image, patch_geometry s) {
+constexpr id im2col(builder& g, id image, patch_geometry s) {
   const node& p = g.n[image];
-  node v = g.shaped(op::patches, image, image);
+  node v = g.shaped(op::im2col, image, image);
   v.k[0] = s.kernel_h, v.k[1] = s.kernel_w, v.k[2] = s.stride, v.k[3] = s.pad;
   const dim oh = g.window(p.d[2], s.kernel_h, s.stride, s.pad), ow = g.window(p.d[3], s.kernel_w, s.stride, s.pad);
   v.d[0] = {1}, v.d[1] = p.d[0], v.d[2] = g.times(oh, ow);
   v.d[3] = g.times(p.d[1], g.times(s.kernel_h, s.kernel_w));
   return g.emit(v);
 }
-constexpr id unpatch(builder& g, id rows, id image, const node& from) {
-  node v = g.shaped(op::unpatch, image, rows);
+constexpr id col2im(builder& g, id rows, id image, const node& from) {
+  node v = g.shaped(op::col2im, image, rows);
   for (int i = 0; i < 4; ++i) v.k[i] = from.k[i];
   return g.emit(v);
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shape rules of a mixture of experts. A row of x takes k experts, so that tokens * k rows, sorted by expert, are
-// multiplied by the experts' matrices; which rows an expert has is known at run time only, and their number is bounded
-// by tokens * k. Weights have the expert axis second, [1, experts, out, in], and all other tensors of an expert too.
+// Shape rules of a mixture of experts: top-k routing, dispatch (permute tokens), combine (unpermute). A row of x takes
+// k experts, so that tokens * k rows, sorted by expert, are multiplied by the experts' matrices; which rows an expert
+// has is known at run time only, and their number is bounded by tokens * k. Weights have the expert axis second, [1,
+// experts, out, in], and all other tensors of an expert too.
 //
 // `routing` is a matrix [tokens * k, 3] of whole numbers: of sorted row p its token and its expert, and of the j-th
 // expert of token t, in the order of the experts, its sorted row (line t * k + j). A call may be computed in chunks of
@@ -16,8 +17,8 @@ namespace graft {
 // how many it has, 0 where it has all. Rows of other experts have no meaning then, and combine leaves them out.
 inline constexpr const char* experts_name = "experts";
 
-// What a block of a model with the auxiliary loss of routers takes from a call and gives beside y. The gradient of
-// `sums` is an input of backward as dy is.
+// Names of the extra input (row weights) and outputs (router statistics) of blocks with the auxiliary router loss. Like
+// dy, the gradient of `sums` is an input of backward.
 namespace router_loss_names {
 inline constexpr const char *row_weights = "row_weights", *counts = "router_counts", *sums = "router_sums",
                             *sums_gradient = "drouter_sums";
@@ -34,8 +35,8 @@ constexpr id route(builder& g, id scores, dim k, int line = 0) {
   require_one_matrix(g, scores, made, line);
   return made;
 }
-// Row p of the result is what sorted row p takes from `from`. combine is the adjoint: it sums rows into those that they
-// came from, and is zero where nobody took one.
+// dispatch permutes tokens: row p of the result is the row of `from` that sorted row p takes. combine, its adjoint,
+// unpermutes: it sums sorted rows into the rows that they came from; rows that nobody took get zero.
 constexpr id dispatch(builder& g, id from, id routing, routed_by routed, int line = 0) {
   node v = g.shaped(op::dispatch, from, from, routing, none_id, line);
   v.k[0] = dim{static_cast<int>(routed)};

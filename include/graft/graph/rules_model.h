@@ -5,8 +5,9 @@
 
 namespace graft {
 
-// Options of attention. With a soft cap c, scores s become c tanh(s / c). With sinks, `qkv` has one more column for
-// each query head, whose exponential joins the softmax's denominator and has no value (gpt-oss); k[2] is then 1.
+// Options of attention. With a soft cap c (softcap, attn_logit_softcapping), scores s become c tanh(s / c). With
+// attention sinks, `qkv` has one more column for each query head, whose exponential joins the softmax's denominator and
+// has no value (gpt-oss); k[2] is then 1.
 struct attention_options {
   double soft_cap = 0;  // 0: none
   bool sinks = false;
@@ -17,8 +18,8 @@ constexpr attention_options attention_options_of(const node& v) { return {v.valu
 
 namespace graft::make_node {
 
-// RoPE: rotates each head of a row by the angles of the row's position, or back. `turn` is [tokens, head], the cosines
-// of half a head followed by the sines; elements i and i + head / 2 form a pair, as in Hugging Face's models.
+// RoPE: rotates each head of a row by the angles of the row's position, or back. `angles` is [tokens, head], the
+// cosines of half a head followed by the sines; elements i and i + head / 2 form a pair, as in Hugging Face's models.
 constexpr id rope(builder& g, id x, id angles, bool back, int line = 0) {
   node v = g.shaped(op::rope, x, x, angles, none_id, line);
   v.tb = back;
@@ -31,11 +32,11 @@ constexpr id rope(builder& g, id x, id angles, bool back, int line = 0) {
 }
 
 // Attention: softmax(Q Kᵀ / √head) V for every head, with grouped queries (GQA). `qkv` is [tokens, q + 2 kv]: queries,
-// keys and values of a row, concatenated. `span` [3, tokens] is the attention range of each row: the first key it
+// keys and values of a row, concatenated. `range` [3, tokens] is the attention range of each row: the first key it
 // attends to, the end of the keys, and the slot that its own key and value are written to. Causality, windows, ragged
 // batches and padding are all in these numbers, and an empty range gives zeros. Keys are rows of `cache` [slots, 2 kv]
-// if there is one, else of the call. A span [5, tokens] adds dropout of the probabilities: a random key per row, and
-// how many of 2^53 draws are dropped (backend/attention_dropout.h); k[1] is the number of this rank's first head.
+// if there is one, else of the call. A `range` of [5, tokens] adds dropout of the probabilities: a random key per row,
+// and how many of 2^53 draws are dropped (backend/attention_dropout.h); k[1] is the number of this rank's first head.
 constexpr id attention(builder& g, id qkv, id range, id cache, dim queries, dim head, int line = 0,
                        const attention_options& with = {}) {
   node v = g.shaped(cache < 0 ? op::attention : op::cached_attention, qkv, qkv, range, cache, line);

@@ -113,7 +113,7 @@ struct size_table {
         return e[i].index;
     return -1;
   }
-  // True where d is the number of rows of a call, or has it as a factor.
+  // Returns true if d is the number of rows of a call, or has it as a factor.
   [[gnu::noinline]] constexpr bool has_token_rows(dim d) const {
     if (d.is_static()) return false;
     const size_entry& t = e[d.entry()];

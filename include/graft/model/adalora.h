@@ -160,7 +160,7 @@ class rank_allocator {
     return all;
   }
   void prune(long long budget) {
-    if (budget >= all_) return;  // PEFT calls kthvalue(0) here, which is an error
+    if (budget >= all_) return;  // nothing to prune; PEFT would fail in kthvalue(0)
     std::vector<std::vector<float>> of_layer;
     std::vector<float> every;
     for (std::size_t i = 0; i < layers_.size(); ++i) {

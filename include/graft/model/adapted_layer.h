@@ -119,7 +119,7 @@ template <class Engine> class adapted_layer {
     const result<std::vector<int>> order = order_of(next);
     status s = order ? executor_.activate(*order) : status(order.failure());
     if (s) std::swap(registry_, next);
-    for (const int gone : next.numbers_without(registry_)) static_cast<void>(executor_.remove(gone));
+    for (const int gone : next.ids_not_in(registry_)) static_cast<void>(executor_.remove(gone));
     tensors_.evict_unused();
     return s;
   }
@@ -139,7 +139,7 @@ template <class Engine> class adapted_layer {
   result<int> add_to_executor(const shared_adapter& a) {
     const module_adapter& m = a->modules[0];
     layer_formula f{kind_, m.of, has_bias_};
-    if (registry_.rule == composition::exact) f.adapter.weight_on_base = nullptr;
+    if (registry_.rule == composition::exact) f.adapter.weight_with_base = nullptr;
     named_values values{{}, m.scalars, m.sizes};
     for (const auto& [name, t] : m.tensors) {
       const result<view> on_device = tensors_.of(executor_.queued(), t.value(), dtype::f32, t.owner());

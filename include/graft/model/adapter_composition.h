@@ -75,7 +75,7 @@ inline result<shared_adapter> compose_adapters(std::span<const shared_adapter> a
   for (std::size_t i = 0; i < active.size(); ++i)
     for (module_adapter m : active[i]->modules) {
       m.adapter_name = std::to_string(i);
-      if (rule == composition::exact) m.of.weight_on_base = nullptr;
+      if (rule == composition::exact) m.of.weight_with_base = nullptr;
       all.modules.push_back(std::move(m));
     }
   std::stable_sort(all.modules.begin(), all.modules.end(),

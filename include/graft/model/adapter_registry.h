@@ -62,7 +62,7 @@ class adapter_registry {
       if (e.adapter == adapter) e.number = number;
   }
   // The numbers of the adapters that are here and not in `other`.
-  std::vector<int> numbers_without(const adapter_registry& other) const {
+  std::vector<int> ids_not_in(const adapter_registry& other) const {
     std::vector<int> list;
     for (const entry& e : all_)
       if (!other.has(e.adapter)) list.push_back(e.number);

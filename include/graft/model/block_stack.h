@@ -137,7 +137,7 @@ template <class Engine> class block_stack {
     for (id i = 0; i < g.n.size(); ++i) {
       if (!is_named(g.n[i].what) || traits_of(g.n[i].what).known_at == stage::call) continue;
       const std::string name = graph(g).name(i).c_str();
-      const source from = source_of(s, b, name, layer);
+      const source from = host_tensor_of(s, b, name, layer);
       if (from.host.data == nullptr) continue;
       const bool is_sharded_base =
           !Engine::reads_host_memory && programs.sharding.is_sharded() && g.n[i].what == op::base;
@@ -195,7 +195,7 @@ template <class Engine> class block_stack {
   };
   // Returns the host tensor of a leaf: matrices are copied in the engine's storage type, RoPE tables and vectors in
   // their own type. No data: the model has no such tensor.
-  source source_of(const settings& s, const bound_block<Engine>& b, const std::string& name, int layer) const {
+  source host_tensor_of(const settings& s, const bound_block<Engine>& b, const std::string& name, int layer) const {
     if (name == "rotary") {
       const bool slides = layer >= 0 && s.config.window[static_cast<std::size_t>(layer)] > 0;
       const view& table = slides ? s.sliding_rotary : s.rotary;

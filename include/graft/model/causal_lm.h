@@ -122,7 +122,7 @@ template <class Engine> class causal_lm {
   result<model_weights> merged_weights(const names& which, merged_format as = merged_format::quantized);
   result<model_weights> merged_weights() { return merged_weights(active()); }
   // Returns by module the largest rounding error of quantizing the merged weight, relative to its largest element.
-  std::map<std::string, double> merge_rounding() const;
+  std::map<std::string, double> merge_quantization_error() const;
 
   // Returns one line per set of adapters: whether rows with it run in the launches of the base (multi-LoRA batch), or
   // why they run as a group of their own.
@@ -150,16 +150,16 @@ template <class Engine> class causal_lm {
   }
 
   // ---- For generation and training, which have their own stacks and hold lock().
-  // An adapter that is added for rows of multi-LoRA batches alone, block by block, so that calls run between two of
-  // them: begin_add(), then continue_add() until it returns true. The stack that its rows run is then in `stacks`, and
-  // the model has the name. An error adds nothing, and neither does a pending_add that is given up. Both take lock().
+  // An adapter that is added incrementally, for multi-LoRA rows only, so that calls can run between blocks:
+  // begin_add(), then continue_add() until it returns true. Its stack is then in `stacks`, and the model has the name.
+  // Dropping the pending_add, or an error, leaves the model unchanged. Both functions take lock().
   class pending_add {
     friend causal_lm;
     std::string name_;
     shared_adapter adapter_, composed_;
     unsigned long long weights_version_ = 0;
     std::unique_ptr<block_stack<Engine>> made_;
-    long long rows_ = 0;  // that the blocks are bound for
+    long long rows_ = 0;  // number of rows that the blocks are bound for
   };
   result<pending_add> begin_add(const std::string& name, adapter_set adapter);
   result<bool> continue_add(pending_add& pending, block_stack_cache<Engine>& stacks, kv_cache<Engine>& cache);
@@ -557,7 +557,7 @@ template <class Engine> long long causal_lm<Engine>::merged_bytes() const {
   const auto guard = lock();
   return merged_ != nullptr ? merged_->model.bytes : 0;
 }
-template <class Engine> std::map<std::string, double> causal_lm<Engine>::merge_rounding() const {
+template <class Engine> std::map<std::string, double> causal_lm<Engine>::merge_quantization_error() const {
   const auto guard = lock();
   return merged_ != nullptr ? merged_->model.rounding : std::map<std::string, double>();
 }
@@ -743,7 +743,7 @@ status causal_lm<Engine>::run_rows(block_stack_cache<Engine>& stacks, kv_cache<E
     bool has(const names& n) const { return std::find(sets.begin(), sets.end(), n) != sets.end(); }
   };
   std::vector<group> groups;
-  std::vector<std::size_t> group_index;  // of each chunk
+  std::vector<std::size_t> group_index;  // group of each chunk
   for (const names& n : chunk_adapters) {
     auto at = std::find_if(groups.begin(), groups.end(), [&](const group& g) { return g.has(n); });
     if (at == groups.end()) {

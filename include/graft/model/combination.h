@@ -57,8 +57,8 @@ struct combination_settings {
   double density = 1;
   majority sign = majority::total;
   scaling scales = scaling::peft;
-  int rank = 0;            // of the types that end in svd; 0: the largest rank of the adapters
-  std::uint64_t seed = 0;  // of the elements that dare_* drops
+  int rank = 0;            // rank of the types that end in svd; 0: the largest rank of the adapters
+  std::uint64_t seed = 0;  // seed of the masks of dare_*
 };
 
 inline bool by_svd(combination c) {

@@ -57,7 +57,7 @@ template <class Engine> class device_tensors {
  private:
   struct copy {
     view from, device_view;
-    typename Engine::block memory;
+    typename Engine::memory memory;
     std::shared_ptr<const void> owner;
     int axis = -1;
   };
@@ -84,7 +84,7 @@ template <class Engine, dtype Type = Engine::storage_type> class device_rows {
   // Reserves at least n elements; the contents are lost when the buffer grows.
   status reserve(typename Engine::queue& q, long long n) {
     if (n <= capacity_) return ok;
-    result<typename Engine::block> made = Engine::allocate(q, n * bits_of(Type) / 8);
+    result<typename Engine::memory> made = Engine::allocate(q, n * bits_of(Type) / 8);
     if (!made) return made.failure();
     memory_ = std::move(*made), capacity_ = n;
     return ok;
@@ -96,7 +96,7 @@ template <class Engine, dtype Type = Engine::storage_type> class device_rows {
   mutable_view into(long long n, long long width) { return {data(), Type, {n, width, 1, 1}, 2}; }
 
  private:
-  typename Engine::block memory_;
+  typename Engine::memory memory_;
   long long capacity_ = 0;
 };
 

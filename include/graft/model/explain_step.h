@@ -39,10 +39,10 @@ template <class Engine> result<launch_times> time_steps(causal_lm<Engine>& model
   });
   model.programs().queue.clock = nullptr;
   if (!made) return made.failure();
-  auto noted = clock.read();
-  if (!noted) return noted.failure();
+  auto times = clock.read();
+  if (!times) return times.failure();
   launch_times all;
-  for (const timed_launch& t : *noted) all[{t.of, t.launch}].push_back(t.seconds);
+  for (const timed_launch& t : *times) all[{t.of, t.launch}].push_back(t.seconds);
   return all;
 }
 // Returns the quantization format of the weights that a program reads, from the first one that is quantized.

@@ -42,7 +42,7 @@ struct model_family {
   bool has_rope = true;                // else positions are learned, in tables with a row for each position
   bool has_padding_index = true;       // the padding token's row of the embedding is not trained
   bool stores_in_out = false;          // projections of blocks are stored [in, out]
-  bool may_project_embedding = false;  // embeddings may be narrower than `hidden`
+  bool may_project_embedding = false;  // embeddings may be narrower than the hidden size
   expert_files experts_in_files = expert_files::none;
   bool experts_in_out = false;  // the weights of experts are stored [experts, in, out]
   // Tensor parallelism divides the heads of attention; not where the formulas make queries, keys and values in one

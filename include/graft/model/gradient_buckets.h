@@ -22,7 +22,7 @@ template <class Engine> class gradient_buckets {
   status collect(queue& q, block_stack<Engine>& stack, parameter_pool<Engine>& pool, long long bytes,
                  std::optional<int> pad) {
     block_parameters_.resize(stack.blocks().size());
-    std::vector<std::size_t> first_block;  // of each parameter; the number of blocks if none of this stack has it
+    std::vector<std::size_t> first_block;  // the first block with each parameter; if none has it, the number of blocks
     for (std::size_t b = 0; b < block_parameters_.size(); ++b) {
       bound_block<Engine>& block = stack.blocks()[b];
       for (const std::string& name : block.parameters()) {
@@ -87,7 +87,7 @@ template <class Engine> class gradient_buckets {
   struct bucket {
     std::size_t last_block;
     std::vector<mutable_view> gradients;          // complete when last_block has run
-    typename Engine::gradient_accumulators sums;  // of the blocks that ran since the previous bucket
+    typename Engine::gradient_accumulators sums;  // gradients of the blocks that ran since the previous bucket
   };
 
   status make_buckets(queue& q, parameter_pool<Engine>& pool, const std::vector<std::size_t>& first_block,
@@ -105,7 +105,7 @@ template <class Engine> class gradient_buckets {
         if (first_block[p] == b) ready.push_back(p), size += 4 * pool.parameters[p].gradient.count();
       if (size < bytes && b > first) continue;
       bucket& made = buckets_.emplace_back();
-      made.last_block = b, made.gradients = pool.merge_neighbours(ready);
+      made.last_block = b, made.gradients = pool.merge_neighbors(ready);
       if (status s = made.sums.bind(q, std::move(sums)); !s) return s;
       sums.clear(), ready.clear(), size = 0;
     }

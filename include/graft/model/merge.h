@@ -18,7 +18,7 @@ enum class merged_format : unsigned char { quantized, f32, bf16 };
 
 struct merged_model {
   model_weights weights;
-  long long bytes = 0;  // of the merged copies
+  long long bytes = 0;  // size of the merged copies
   // By module: the largest rounding error of quantizing the merged weight, relative to its largest element.
   std::map<std::string, double> rounding{};
 };
@@ -91,7 +91,7 @@ inline builder capture_on_base(const kind_rules& kind, const formula& of, bool b
   const extent out = p.size("out");
   const ex W = kind.matrix(p, kind.weight(p)),
            base = kind.matrix(p.in("base_layer"), base_weight_like(p, kind.weight(p)));
-  g.add_output(kind.stored(p, of.weight_on_base(p, W, base)).i, "weight");
+  g.add_output(kind.stored(p, of.weight_with_base(p, W, base)).i, "weight");
   if (bias && of.bias != nullptr) {
     const ex b = p.leaf(op::base, "bias", 1, 1, 1, out, 1),
              unmerged = p.leaf(op::base, "unmerged.bias", 1, 1, 1, out, 1);
@@ -127,7 +127,7 @@ status merge_module(typename Engine::queue& queue, const model_config& config, c
                 " are read and not written; take the merged weights as f32 or bf16");
   const layer_formula f{merge_rules(m, *weight, bias != nullptr), m.of, bias != nullptr};
   const builder g =
-      m.of.weight_on_base != nullptr ? capture_on_base(f.kind, m.of, bias != nullptr) : canonical(capture_weight(f));
+      m.of.weight_with_base != nullptr ? capture_on_base(f.kind, m.of, bias != nullptr) : canonical(capture_weight(f));
   const bool transposed_matrix = m.transposed_storage && !of_experts;
   named_values values{{}, m.scalars, m.sizes};
   values.tensors["weight"] = transposed_matrix ? weight->transposed() : *weight;

@@ -42,8 +42,8 @@ struct model_config {
   bool router_over_chosen = true;  // the router's softmax is over the chosen experts
   std::vector<bool> sparse{};
   double router_loss = 0;  // factor of the auxiliary loss of routers in the loss; 0: there is none
-  double swiglu_alpha = 1.702, swiglu_limit = 7;  // gpt-oss: of its experts
-  std::vector<int> window;  // per layer, sliding window: how many keys a token attends to, its own included; 0: all
+  double swiglu_alpha = 1.702, swiglu_limit = 7;  // alpha and clamp of the expert SwiGLU of gpt-oss
+  std::vector<int> window;                        // sliding window of each layer in keys, the own one included; 0: none
   activation_kind activation = activation_kind::silu;
   double norm_eps = 1e-6, attention_scale = 0;
   bool attention_bias = false, output_bias = false, mlp_bias = false, tied = false;
@@ -52,7 +52,7 @@ struct model_config {
   double attention_soft_cap = 0, logit_soft_cap = 0;  // c tanh(x / c) of scores and of logits; 0: none
   double embedding_multiplier = 1, residual_multiplier = 1, logits_scaling = 1;  // Granite; logits are divided
   rope_settings rope{};                         // OPT and GPT-2 have learned positions instead
-  std::optional<rope_settings> sliding_rope{};  // of layers with a sliding window, where it is another
+  std::optional<rope_settings> sliding_rope{};  // RoPE of sliding-window layers, if it differs
   std::vector<bool> no_rope{};                  // per layer; empty: all layers have RoPE
   double attention_dropout = 0, residual_dropout = 0, embedding_dropout = 0;
   special_tokens tokens{};
@@ -73,7 +73,7 @@ inline bool experts_in_out(const model_config& c) {
 // which are whole pairs (transformers' arange(0, n, 2)).
 inline int rope_dim(const model_config& c) { return static_cast<int>(c.head_dim * c.rope.partial); }
 inline int rotary_dim(const model_config& c) { return (rope_dim(c) + 1) / 2 * 2; }
-// Whether a tensor or module belongs to a block.
+// Returns true if a tensor or module belongs to a block.
 inline bool is_in_layers(const model_config& c, std::string_view name) {
   const std::string_view layers = c.family->formulas.layers;
   return name.size() > layers.size() && name.starts_with(layers) && name[layers.size()] == '.';

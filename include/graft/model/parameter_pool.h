@@ -49,7 +49,7 @@ template <class Engine> struct parameter_pool {
     return ok;
   }
   // Returns the gradients of these parameters as tensors in which adjacent gradients are merged.
-  std::vector<mutable_view> merge_neighbours(const std::vector<std::size_t>& of) const {
+  std::vector<mutable_view> merge_neighbors(const std::vector<std::size_t>& of) const {
     std::vector<mutable_view> all;
     for (const std::size_t p : of) {
       float* const at = static_cast<float*>(parameters[p].gradient.data);

@@ -23,13 +23,13 @@ struct rope_settings {
   double beta_fast = 32, beta_slow = 1, mscale = 0, mscale_all = 0;  // yarn
   std::optional<double> attention_factor{};
   bool truncate = true;
-  std::vector<float> divisors{};  // of the frequencies: longrope's short_factor, or where a file states them (GGUF)
+  std::vector<float> divisors{};       // divide the frequencies: longrope's short_factor, or what a file states (GGUF)
   std::vector<float> long_divisors{};  // longrope, for contexts that are longer than the original positions
 };
 
 struct rope_frequencies {
   std::vector<float> frequencies;  // one for each pair of elements
-  float factor = 1;                // of cos and sin
+  float factor = 1;                // factor of cos and sin
 };
 
 // Long wavelengths are interpolated, short ones are unchanged, and those in between are blended.

@@ -35,7 +35,8 @@ template <class Engine, class Real> class router_loss {
       if (status s = zero->reserve(q, blocks_ * experts_); !s) return s;
     return row_weights_.send(q);
   }
-  // Asks a forward call of a block for its counts and sums; blocks without a router leave them zero.
+  // Requests router statistics (counts, softmax sums) as outputs of a forward call of a block; blocks without a router
+  // leave them zero.
   void measure(block_call& c, std::size_t block) {
     if (!is_used()) return;
     give_row_weights(c);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sampling of the next token from logits on the host, in the order of transformers (generation/logits_process.py):
-// repetition penalty, frequency and presence penalty; if a token is drawn, temperature, top-k (ties with the k-th
-// stay), top-p (the least likely tokens are removed while their sum is at most 1 - p; of equal ones the highest id
-// first), min-p, softmax, draw. The draw is a function of seed, sequence and position alone (counter-based,
-// core/splitmix64.h), so a batch draws what its rows would draw one by one. Greedy sampling takes the largest logit, of
-// equal ones the lowest id. Nothing is allocated per token.
+// Sampling of the next token from logits on the host, in the order of transformers' logits processors
+// (generation/logits_process.py): repetition penalty, frequency and presence penalty; if a token is drawn, temperature,
+// top-k (ties with the k-th stay), top-p (the least likely tokens are removed while their sum is at most 1 - p; of
+// equal ones the highest id first), min-p, softmax, draw. The draw is a function of seed, sequence and position alone
+// (counter-based, core/splitmix64.h), so a batch draws what its rows would draw one by one. Greedy sampling takes the
+// largest logit, of equal ones the lowest id. Nothing is allocated per token.
 #pragma once
 #include <graft/core/result.h>
 #include <graft/core/splitmix64.h>
@@ -173,7 +173,7 @@ class sampler {
   std::vector<float> scores_, sorted_ = scores_;
   std::vector<int> order_;
   std::vector<std::uint64_t> seen_;
-  std::vector<int> counts_;  // of the tokens of an answer; 0 between calls
+  std::vector<int> counts_;  // counts of the tokens of an answer; 0 between calls
   std::uint64_t round_ = 0;
 };
 

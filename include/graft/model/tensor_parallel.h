@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensor-parallel sharding of a model: attention heads, the intermediate size of the MLP, experts and the vocabulary
-// are divided among the ranks, each if the number of ranks divides it; every rank computes the rest. The collectives
-// follow from the formulas (derive/shard.h): a block of Llama has one all-reduce after attention and one after the MLP,
-// the embedding has one, and the loss exchanges three numbers per row. A single rank also runs its collectives, with
-// itself, so that one GPU can test them.
+// Tensor-parallel sharding of a model: attention heads, the intermediate size of the MLP, experts (expert parallel) and
+// the vocabulary are divided among the ranks, each if the number of ranks divides it; every rank computes the rest. The
+// collectives follow from the formulas (derive/shard.h): a block of Llama has one all-reduce after attention and one
+// after the MLP, the embedding has one, and the loss exchanges three numbers per row. A single rank also runs its
+// collectives, with itself, so that one GPU can test them.
 #pragma once
 #include <graft/backend/rank_reduce.h>
 #include <graft/graph/rules_experts.h>

@@ -20,13 +20,13 @@
 namespace graft {
 
 struct trainer_settings {
-  long long steps = 0;  // of the optimizer
+  long long steps = 0;  // steps of the optimizer
   int batch = 1;        // sequences of one call, on each rank
   int accumulate = 1;   // calls whose gradients make one step
   adamw_settings optimizer{};
   lr_schedule rate{};      // if its steps are 0: `steps` above
   double clip = 1;         // largest global norm of the gradients; 0: no clipping
-  std::uint64_t seed = 0;  // of the order of sequences and of dropout
+  std::uint64_t seed = 0;  // seed of the order of sequences and of dropout
   bool dropout = true, checkpoint = false;
   step_mode mode = step_mode::standard;  // the others capture a step of one call and replay it
   std::optional<adalora_settings> adalora{};
@@ -37,7 +37,7 @@ struct trainer_settings {
 struct step_report {
   long long step = 0, steps = 0;  // steps done, and steps of the whole run
   double loss = 0, rate = 0, norm = 0;
-  long long tokens = 0;  // of this step, on all ranks
+  long long tokens = 0;  // tokens of this step, on all ranks
   double seconds = 0;    // of this step
   double tokens_per_second() const { return seconds > 0 ? static_cast<double>(tokens) / seconds : 0; }
   double seconds_left() const { return seconds * static_cast<double>(steps - step); }
@@ -137,7 +137,7 @@ template <class Engine> class trainer {
   }
   // Returns the mean loss over all labels of other sequences; batches are distributed over the ranks round-robin.
   result<double> evaluate(const sequences& data) {
-    double sums[2] = {0, 0};  // of the losses, and of the labels
+    double sums[2] = {0, 0};  // sum of the losses, and number of labels
     long long batches = 0;
     for (std::size_t i = 0; i < data.size(); i += static_cast<std::size_t>(settings_.batch), ++batches) {
       if (batches % settings_.ranks->size() != settings_.ranks->rank()) continue;

@@ -80,7 +80,7 @@ template <class Engine> class training_pass {
     for (const bound_block<Engine>& b : stack_->blocks()) bytes += b.saved_allocation_bytes();
     return bytes;
   }
-  bool drops_attention() const { return drops_ && model_->config().attention_dropout > 0; }
+  bool has_attention_dropout() const { return drops_ && model_->config().attention_dropout > 0; }
 
   // Computes the loss of each row without gradients.
   status evaluate_loss(training_batch<Engine>& batch) {
@@ -137,7 +137,7 @@ template <class Engine> class training_pass {
     c[call_input::seed] = batch.seed(b);
     c[call_input::x] = b == 0 ? model_->rows().ids() : rows_of(hidden_[b - 1]);
     c[call_input::positions] = model_->rows().positions();
-    const bool drops = w != pass_kind::forward && drops_attention();
+    const bool drops = w != pass_kind::forward && has_attention_dropout();
     if (b > 0)
       c[call_input::attention_range] =
           drops ? batch.dropout_attention_range(layer) : model_->rows().attention_range_of(layer);

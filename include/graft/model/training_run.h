@@ -17,7 +17,7 @@ namespace graft {
 struct training_settings {
   bool dropout = true;      // at the rates of the model's and the adapters' configurations
   bool checkpoint = false;  // activation checkpointing: backward recomputes blocks instead of reading saved tensors
-  std::int64_t seed = 0;    // of dropout; each call derives its own from it
+  std::int64_t seed = 0;    // seed of dropout; each call derives its own from it
   step_mode steps = step_mode::standard;
   long long bucket_bytes = 4 << 20;  // smallest size of a gradient bucket (gradient_buckets.h)
 };
@@ -139,7 +139,7 @@ template <class Engine> class training_run {
     if (status s = pass_.bind_for_call(gradients_, *pool_); !s) return s;
     if (status s = coft_.project(queue(), *pool_); !s) return s;
     if (status s = batch_.set_seeds_and_weights(settings_.seed, call, pass_.blocks(), weight); !s) return s;
-    if (!pass_.drops_attention()) return ok;
+    if (!pass_.has_attention_dropout()) return ok;
     const model_config& c = model_->config();
     return batch_.write_attention_ranges(model_->rows(), c.layers, c.attention_dropout);
   }

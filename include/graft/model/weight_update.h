@@ -5,7 +5,7 @@
 #include <graft/derive/derived.h>
 #include <graft/derive/layer_kinds.h>
 #include <graft/model/adapter_set.h>
-#include <graft/run/bind_named.h>
+#include <graft/run/bind_by_name.h>
 
 namespace graft {
 

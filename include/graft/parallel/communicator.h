@@ -30,7 +30,7 @@ class communicator {
   // Orders later work of the stream after the sums that were begun, without blocking the host; without a stream it
   // waits.
   virtual status join() { return wait(); }
-  // On a stream this blocks until `done` returns true, a rank has failed, or the timeout is over.
+  // On a stream this blocks until the function returns true, a rank has failed, or the timeout is over.
   virtual status wait_until(const std::function<bool()>&) { return ok; }
   // `mine` of rank r becomes shard r of `all`; shards have equal sizes.
   virtual status all_gather(const view& mine, const mutable_view& all) = 0;

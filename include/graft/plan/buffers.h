@@ -14,9 +14,10 @@ struct buffers {
   sequence<int> cell;  // cell of the workspace that holds one chunk of the value; -1: none
   sequence<id> into;   // the later sum that this product accumulates into; -1: none
   sequence<id>
-      computed_with;  // the later sum that this product is computed with, being read by one of its products; -1: none
+      // the later sum in whose GEMM this shrink result is computed, because its branch reads it; -1: none
+      computed_with;
   sequence<id> inplace;     // the operand that the node overwrites; -1: none
-  sequence<id> same_as;     // a reshape of a leaf or of a stored value: that value; -1: none
+  sequence<id> same_as;     // for a reshape: the leaf or stored value whose memory it has; -1: none
   sequence<int> writes_to;  // output tensor that the value is written to; -1: none
   node_set stored;          // stored for all rows, because another launch reads it
   int cells = 0;

@@ -8,33 +8,163 @@
 
 namespace graft {
 
-// Prints a launch by the slots of its kernel: "GEMM, low-rank branch, epilogue add, 2 fused wgrads". The matmuls that a
-// slot always consists of are not listed, and the operations of a standalone launch follow its kind.
+namespace detail {
+// Lists the entries of a slot of a launch: equal ones that follow each other are counted.
+struct slot_writer {
+  text& t;
+  text last{};
+  int times = 0, listed = 0;
+
+  constexpr void add(const text& entry) {
+    if (times > 0 && same_text(last.c_str(), entry.c_str())) return void(++times);
+    flush(), last = entry, times = 1;
+  }
+  constexpr void flush() {
+    if (times == 0) return;
+    t << (listed++ > 0 ? " + " : "");
+    times > 1 ? t << times << " x " << last.c_str() : t << last.c_str();
+    times = 0;
+  }
+};
+
+// The words for one operation of a fused slot: "scale[out]" for a factor and "bias[out]" for a summand that all rows
+// share, "residual" for a summand with rows of its own, otherwise the operation.
+constexpr text words_of(const graph& g, id i) {
+  const node& v = g[i];
+  text t;
+  const bool adds = v.what == op::add || v.what == op::sub, scales = v.what == op::mul || v.what == op::div;
+  auto is_shared = [&](id o) { return is_scalar(g[o]) || g[o].d[2] == dim{1}; };
+  const id other = !adds && !scales ? none_id : !is_shared(v.b) && is_shared(v.a) ? v.a : v.b;
+  if (other >= 0 && is_scalar(g[other])) return t << (adds ? "shift" : "scale");
+  if (other >= 0 && g[other].d[2] == dim{1}) {
+    t << (adds ? "bias[" : "scale["), print(t, g.sizes, g[other].d[3]);
+    return t << ']';
+  }
+  if (adds) return t << "residual";
+  if (scales) return t << "gate";
+  switch (v.what) {
+    case op::rotate: return t << "rotation";
+    case op::rotate_grad: return t << "rotation wgrad";
+    case op::sum_to: return t << "column sum";
+    case op::silu: return t << "SiLU";
+    case op::gelu:
+    case op::gelu_tanh: return t << "GELU";
+    case op::relu: return t << "ReLU";
+    default: return t << traits_of(v.what).name;
+  }
+}
+
+// Prints the branch of a launch with its rank, which is the width of the shrink result: "low-rank branch r16". A
+// product that another product of the branch reads is a shrink. A single product is a shrink or an expand: its rank is
+// the size that the product `main` of the launch does not have. A product with the base weight is one that forward had.
+constexpr void describe_branch(text& t, const graph& g, const sequence<id>& ops, id main) {
+  node_set inside(g.size), shrinks(g.size);
+  for (const id i : ops) inside.add(i);
+  int low_rank = 0, recomputed = 0, ranks = 0;
+  for (const id i : ops) {
+    if (g[i].what != op::matmul) continue;
+    id b = unshaped(g, g[i].b);
+    if (b >= 0 && g[b].what == op::transpose) b = unshaped(g, g[b].a);
+    if (b >= 0 && g[b].what == op::base) {
+      ++recomputed;
+      continue;
+    }
+    ++low_rank;
+    id a = unshaped(g, g[i].a);
+    while (a >= 0 && inside[a] && g[a].what != op::matmul) a = unshaped(g, g[a].a);
+    if (a >= 0 && inside[a]) shrinks.add(a);
+  }
+  auto print_rank = [&](dim d) { t << (ranks++ > 0 ? " + " : d.is_static() ? " r" : " "), print(t, g.sizes, d); };
+  t << (low_rank > 0 ? "low-rank branch" : recomputed > 0 ? "recomputed product" : "branch");
+  for (const id i : ops)
+    if (shrinks[i]) print_rank(g[i].d[3]);
+  for (const id i : ops) {
+    if (ranks > 0 || low_rank == 0 || g[i].what != op::matmul) continue;
+    const dim made = g[i].d[3];
+    const bool is_expand = main >= 0 && (made == g[main].d[3] || (g[main].a >= 0 && made == g[g[main].a].d[3]));
+    print_rank(is_expand ? g[g[i].a].d[3] : made);
+  }
+  slot_writer w{t};
+  for (const id i : ops)
+    if (const op_class kind = traits_of(g[i].what).kind; g[i].what != op::matmul && kind != op_class::pointwise) {
+      if (w.times == 0 && w.listed == 0) t << (low_rank > 0 ? " with " : ": ");
+      w.add(words_of(g, i));
+    }
+  w.flush();
+  if (low_rank > 0 && recomputed > 0) t << ", recomputed product";
+}
+
+// Prints how many operations of each name a launch of several operations has: "9 matmul, 4 mul, transpose".
+constexpr void count_operations(text& t, const graph& g, const sequence<id>& ops) {
+  node_set counted(g.size);
+  int listed = 0;
+  for (const id i : ops) {
+    if (counted[i]) continue;
+    int times = 0;
+    for (const id k : ops)
+      if (g[k].what == g[i].what) ++times, counted.add(k);
+    t << (listed++ > 0 ? ", " : "");
+    if (times > 1) t << times << ' ';
+    t << (g[i].what == op::sum_to ? "sum" : traits_of(g[i].what).name);
+  }
+}
+}  // namespace detail
+
+// Prints a launch by the slots of its kernel: "GEMM, low-rank branch r16, epilogue: scale[out], 2 fused wgrads". What a
+// slot always consists of is not listed: the product of the mainloop, the products of a branch, and the sum that adds
+// it. A launch of several small operations is printed by their number: "small matrices: 4 matmul, 2 mul".
 constexpr void describe_launch(text& t, const graph& g, const launch_plan& p, const launch& l) {
-  t << p.name_of(g, l);
+  node_set branch(g.size);
+  id main = none_id;
+  for (int n = 0; n < l.count; ++n) {
+    const id i = p.nodes[l.first + n];
+    if (p.slot_of[i] == launch_slot::branch) branch.add(i);
+    if (p.slot_of[i] == launch_slot::mainloop) main = i;
+  }
+  auto in_branch = [&](id i) {
+    i = unshaped(g, i);
+    return i >= 0 && branch[i];
+  };
+  sequence<id> alone;
+  bool plain = true;  // elementwise operations and layouts only
+  for (int n = 0; n < l.count; ++n)
+    if (const id i = p.nodes[l.first + n]; p.slot_of[i] == launch_slot::standalone && g[i].what != op::reshape) {
+      alone.push(i);
+      plain = plain && (is_pointwise(g[i].what) || traits_of(g[i].what).kind == op_class::layout);
+    }
+  const char* const name = p.name_of(g, l);
+  t << (!alone.empty() && plain && same_text(name, "small matrices") ? "elementwise" : name);
   for (const launch_slot s : {launch_slot::prologue, launch_slot::mainloop, launch_slot::branch, launch_slot::epilogue,
-                              launch_slot::reduce, launch_slot::standalone}) {
+                              launch_slot::reduce}) {
     sequence<id> ops;
-    for (int n = 0; n < l.count; ++n)
-      if (const id i = p.nodes[l.first + n]; p.slot_of[i] == s && g[i].what != op::reshape) ops.push(i);
+    int wgrads = 0;
+    for (int n = 0; n < l.count; ++n) {
+      const id i = p.nodes[l.first + n];
+      if (p.slot_of[i] != s || g[i].what == op::reshape) continue;
+      const bool adds = g[i].what == op::add || g[i].what == op::sub;
+      if (s == launch_slot::epilogue && adds && (in_branch(g[i].a) || in_branch(g[i].b))) continue;
+      if (s == launch_slot::reduce && g[i].what == op::matmul)
+        ++wgrads;
+      else
+        ops.push(i);
+    }
     const bool said = s == launch_slot::mainloop && ops.size() == 1 &&
                       (traits_of(g[ops[0]].what).kind != op_class::product || g[ops[0]].what == op::matmul);
+    if (wgrads > 0) wgrads == 1 ? t << ", fused wgrad" : t << ", " << wgrads << " fused wgrads";
     if (ops.empty() || said) continue;
-    const bool multiplies = s == launch_slot::branch || s == launch_slot::reduce;
-    int products = 0, listed = 0;
-    for (const id i : ops) products += multiplies && g[i].what == op::matmul ? 1 : 0;
     t << ", ";
-    if (s == launch_slot::branch && products > 0)
-      t << name_of(s), ++listed;
-    else if (s == launch_slot::branch)
-      t << "branch ";
-    else if (products > 0)
-      products == 1 ? t << "fused wgrad" : t << products << " fused wgrads", ++listed;
-    else if (s != launch_slot::standalone)
-      t << name_of(s) << ' ';
-    for (const id i : ops)
-      if (!multiplies || g[i].what != op::matmul) t << (listed++ > 0 ? "+" : "") << traits_of(g[i].what).name;
+    if (s == launch_slot::branch) {
+      detail::describe_branch(t, g, ops, main);
+      continue;
+    }
+    if (s != launch_slot::reduce) t << name_of(s) << ": ";
+    detail::slot_writer w{t};
+    for (const id i : ops) w.add(detail::words_of(g, i));
+    w.flush();
   }
+  if (alone.empty()) return;
+  t << ": ";
+  detail::count_operations(t, g, alone);
 }
 
 constexpr void print_si(text& t, long long n) {  // prints 33554432 as 33.6 M
@@ -156,7 +286,7 @@ constexpr void explain_graph(const graph& g, const launch_plan& p, const char* t
 }
 
 namespace detail {
-// The text of a layer; block types have a specialization (plan/explain_block.h).
+// The text of a layer; block types have a specialization (plan/block.h).
 template <class Layer, const target& To> struct explained {
   // The size of a quantized weight, the least time to read it, and whether folding is given up because it is quantized.
   template <class Sink> static constexpr void explain_quantized(Sink&& line) {

@@ -37,7 +37,7 @@ struct product_planner : planner {
     for (id i = 0; i < g.size; ++i) free.in[i] = is_free(i);
     return free;
   }
-  // True where all operands of the nodes from other launches are computed; `own` are the nodes of one match.
+  // Returns true if all operands of the nodes from other launches are computed; `own` are the nodes of one match.
   template <class Kind> constexpr bool computed(const sequence<id>& nodes, int index) const {
     for (const id i : nodes)
       if (!computed<Kind>(i, index)) return false;

@@ -3,7 +3,7 @@
 // adapter is folded into a copy of the weight. A backend calls these functions before it runs.
 #pragma once
 #include <graft/derive/cost.h>
-#include <graft/derive/updated_weight.h>
+#include <graft/derive/low_rank_update.h>
 #include <graft/plan/fuse.h>
 
 #include <initializer_list>
@@ -70,8 +70,8 @@ constexpr int kernel_count(const graph& g, const launch_plan& p, const size_valu
   return n;
 }
 
-// Whether inference folds the adapter into a copy of the weight, given the plans of both forms for a target whose
-// launches are GEMMs: because the low-rank branch does not fit into the one GEMM.
+// Returns true if inference folds the adapter into a copy of the weight, given the plans of both forms for a target
+// whose launches are GEMMs: because the low-rank branch does not fit into the one GEMM.
 [[gnu::cold]] constexpr bool folds(const graph& branch, const launch_plan& branched, const launch_plan& folded,
                                    const size_values& s) {
   auto one_product = [](const launch_plan& p) { return p.products.size() == 1 && p.launches.size() == 1; };
@@ -86,8 +86,8 @@ constexpr int kernel_count(const graph& g, const launch_plan& p, const size_valu
   return !inside || branch_rank(branch, branched.products[0], with_nominals(branch, s)) >
                         branched.to.can<gemm_launch>().max_branch_rank;
 }
-// True if the adapter is folded into a copy of the weight, because that is cheaper than the low-rank branch or the only
-// form that the target can fuse. `stored` is the element type of the weight.
+// Returns true if the adapter is folded into a copy of the weight, because that is cheaper than the low-rank branch or
+// the only form that the target can fuse. `stored` is the element type of the weight.
 [[gnu::cold]] constexpr bool folds(const target& to, const graph& branch, const graph& folded, const size_values& s,
                                    dtype stored = dtype::bf16) {
   const size_values of_branch = with_nominals(branch, s),
@@ -133,7 +133,7 @@ struct training_graphs {  // with saved tensors as outputs of forward and inputs
   const launch_plan branched = fuse(usual.forward, to), plain = fuse(in_weight.forward, to);
   if (branched.products.size() != 1 || plain.products.size() != 1 || plain.launches.size() != 1) return false;
   const id weight = plain.products[0].weight;
-  if (!updated_weight_at(in_weight.forward, weight).found) return false;
+  if (!low_rank_update_at(in_weight.forward, weight).found) return false;
   const bool computed = branched.launches.size() == 1 && base_leaf(usual.forward, branched.products[0].weight) < 0;
   if (!computed && branch_rank(usual.forward, branched.products[0], s) <= to.can<gemm_launch>().max_branch_rank)
     return false;

@@ -4,7 +4,7 @@
 // takes several kernels.
 #pragma once
 #include <graft/plan/kernel_count.h>
-#include <graft/plan/require.h>
+#include <graft/plan/size_requirements.h>
 
 namespace graft {
 

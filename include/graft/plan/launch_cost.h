@@ -22,7 +22,8 @@ struct launch_estimate {
   }
 };
 
-// `type` is the element type of weights and activations; `seen` is the number of cached keys that a row attends to.
+// `type` is the element type of weights and activations; `cached_keys` is the number of cached keys that a row attends
+// to.
 [[gnu::cold]] constexpr launch_estimate estimate_launch(const graph& g, const launch_plan& p, int k,
                                                         const size_values& s, dtype type, long long cached_keys,
                                                         const quant_format& stored = {}) {
@@ -45,7 +46,7 @@ struct launch_estimate {
     if (g[i].what == op::state)
       moves(i, saturating_multiply(saturating_multiply(g.sizes.value(g[reader.a].d[2], s), cached_keys),
                                    g.sizes.value(g[i].d[3], s)));
-    else if (traits_of(reader.what).axes == axis_flow::look_up && operand_index == 0)
+    else if (traits_of(reader.what).axes == axis_flow::gather && operand_index == 0)
       moves(i, 0);  // the rows that a look-up reads are counted once, as its result
     else
       moves(i, element_count(g, i, s));

@@ -10,7 +10,7 @@ namespace graft {
 // A launch is a kind (launch/kinds.h) and an index into the plan's list of that kind.
 struct launch {
   int kind = 0, index = 0;
-  int first = 0, count = 0;  // its nodes are [first, first + count) of launch_plan::nodes
+  int first = 0, count = 0;  // the launch has nodes [first, first + count) of launch_plan::nodes
 
   template <class Kind> constexpr bool is() const { return kind == launch_kinds::index_of<Kind>; }
 };
@@ -64,7 +64,7 @@ struct launch_plan {
 constexpr bool reads_by_chunk(const graph& g, const launch_plan& p, id i, int k) {
   return detail::read_by_chunk(g, p.rows, i, k);
 }
-// True for a value that is stored for all rows, because another launch reads it or a reader needs all rows.
+// Returns true for a value that is stored for all rows, because another launch reads it or a reader needs all rows.
 constexpr bool crosses_launches(const graph& g, const launch_plan& p, id i) {
   for (id r = i + 1; r < g.size; ++r)
     for (int k = 0; p.live[r] && k < 3; ++k)

@@ -31,7 +31,7 @@ constexpr int token_axis(const graph& g, const node& v) {
   while (axis < 3 && v.d[axis] == dim{1}) ++axis;
   return g.sizes.has_token_rows(v.d[axis]) ? axis : -1;
 }
-// True where node i reads operand k in chunks, which is also possible for values that an earlier round stored.
+// Returns true if node i reads operand k in chunks, which is also possible for values that an earlier round stored.
 [[gnu::noinline]] constexpr bool read_by_chunk(const graph& g, const row_flow& f, id i, int k) {
   const id o = g[i].operand(k);
   if (o < 0 || f.axis[o] < 0 || (f.dependence_of[o] == row_dependence::none && !is_leaf(g[o].what))) return false;

@@ -23,9 +23,9 @@ struct target {
   // programs without such a target do not compile it.
   target_function<void(const detail::planner&)> fuse_products{};
   int capability = 0;                  // CUDA compute capability, 90 for 9.0; 0: a CPU
-  int sm_count = 0;                    // multiprocessors
+  int sm_count = 0;                    // SMs
   double bytes_per_second = 0;         // memory bandwidth of a long copy; 0: unknown
-  double flops_per_second = 0;         // of GEMMs; 0: unknown
+  double flops_per_second = 0;         // peak flop/s of GEMMs; 0: unknown
   double launch_overhead_seconds = 0;  // per kernel in a sequence of kernels
   launch_kinds::values<detail::capabilities_of> capabilities{};
 

@@ -4,7 +4,7 @@
 #pragma once
 #include <graft/core/result.h>
 #include <graft/core/view_checks.h>
-#include <graft/plan/require.h>
+#include <graft/plan/size_requirements.h>
 #include <graft/run/named_tensors.h>
 
 #include <vector>

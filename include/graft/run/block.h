@@ -9,7 +9,7 @@
 #include <graft/backend/lru_cache.h>
 #include <graft/derive/block.h>
 #include <graft/derive/saved_tensors.h>
-#include <graft/run/bind_named.h>
+#include <graft/run/bind_by_name.h>
 #include <graft/run/program.h>
 #include <graft/run/sharding.h>
 
@@ -33,7 +33,7 @@ struct block_spec {
     auto same_rule = [](const adapter_rule& p, const adapter_rule& q) {
       return same_text(p.pattern, q.pattern) && same_text(p.name, q.name) && p.trains_bias == q.trains_bias &&
              p.drops == q.drops && p.adapter.weight == q.adapter.weight &&
-             p.adapter.weight_on_base == q.adapter.weight_on_base && p.adapter.bias == q.adapter.bias &&
+             p.adapter.weight_with_base == q.adapter.weight_with_base && p.adapter.bias == q.adapter.bias &&
              p.adapter.size == q.adapter.size;
     };
     return a.formula.run == b.formula.run && a.formula.takes_ids == b.formula.takes_ids &&
@@ -188,12 +188,12 @@ template <class Engine> class bound_block {
     if (w != pass_kind::forward_saved) return ok;
     memory_.clear(), saved_.clear(), allocated_ = 0;
     for (const long long n : p.saved_elements(leaves->sizes, limits.tokens)) {
-      result<typename Engine::block> m = Engine::allocate(programs_->queue, n * bits_of(Engine::storage_type) / 8);
+      result<typename Engine::memory> m = Engine::allocate(programs_->queue, n * bits_of(Engine::storage_type) / 8);
       if (!m) return of(m.failure());
       allocated_ += n * bits_of(Engine::storage_type) / 8;
       memory_.push_back(std::move(*m));
     }
-    for (typename Engine::block& m : memory_) saved_.push_back(m.data());
+    for (typename Engine::memory& m : memory_) saved_.push_back(m.data());
     return ok;
   }
   // Bytes that calls with so many rows save from forward_saved to backward; the block need not be bound.
@@ -246,7 +246,7 @@ template <class Engine> class bound_block {
     if constexpr (requires { Engine::precompute(programs_->queue, at(w).in->engine_program(), at(w).with.values); })
       Engine::precompute(programs_->queue, at(w).in->engine_program(), at(w).with.values);
   }
-  // The binding for one pass, which multi-LoRA batches need from several blocks.
+  // Returns the binding of one pass; multi-LoRA batches read those of several blocks.
   typename Engine::binding& binding(pass_kind w) { return at(w).with.values; }
   // The names of the parameters inside the block; each of them has a gradient.
   std::vector<std::string> parameters() const {
@@ -259,7 +259,7 @@ template <class Engine> class bound_block {
 
  private:
   struct block_pass : pass<Engine> {
-    named_values shard_values;  // of this rank; calls read its scalars where they are
+    named_values shard_values;  // scalars of this rank, which calls read where they are
   };
   // Gathers the leaves of a graph that do not come with calls.
   static result<bound_leaves> leaves_of(const graft::program<Engine>& p, const named_values& mine,
@@ -311,7 +311,7 @@ template <class Engine> class bound_block {
   std::string path_;
   std::array<block_pass, pass_kind_count> bindings_{};
   std::map<std::string, quantized_shard> quantized_shards_;
-  std::vector<typename Engine::block> memory_;  // values saved from forward to backward
+  std::vector<typename Engine::memory> memory_;  // values saved from forward to backward
   std::vector<void*> saved_;
   long long allocated_ = 0;
 };

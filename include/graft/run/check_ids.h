@@ -30,7 +30,7 @@ inline status check_ids(const graph& g, const program_call& c) {
     const node& v = g[i];
     const axis_flow flow = traits_of(v.what).axes;
     const bool is_attention = traits_of(v.what).kind == op_class::attention;
-    if (flow != axis_flow::look_up && flow != axis_flow::add_rows && flow != axis_flow::labelled && !is_attention)
+    if (flow != axis_flow::gather && flow != axis_flow::scatter_add && flow != axis_flow::row_labels && !is_attention)
       continue;
     const auto* const ids = static_cast<const std::int64_t*>(c.data[v.b].data);
     if (ids == nullptr || is_shard(v)) continue;  // not from this call; or an id whose row another rank may have
@@ -41,12 +41,12 @@ inline status check_ids(const graph& g, const program_call& c) {
       if (status s = check_attention_ranges(ids, n, slots, cached); !s) return s;
       continue;
     }
-    const node& table = flow == axis_flow::add_rows ? v : g[v.a];
-    const bool columns = flow == axis_flow::labelled || v.ta;
+    const node& table = flow == axis_flow::scatter_add ? v : g[v.a];
+    const bool columns = flow == axis_flow::row_labels || v.ta;
     const long long entries = g.sizes.value(table.d[columns ? 3 : 2], c.sizes);
     for (long long t = 0; t < n; ++t) {
       if (ids[t] >= 0 && ids[t] < entries) continue;
-      if (flow != axis_flow::labelled)
+      if (flow != axis_flow::row_labels)
         return fail("id ", static_cast<long long>(ids[t]), " at position ", t, " is outside the table of ", entries,
                     " rows");
       if (ids[t] != ignored_label)
@@ -61,8 +61,8 @@ inline status check_ids(const graph& g, const program_call& c) {
 inline status check_index(const graph& g, const size_values& s, const leaf_views& leaves) {
   for (id i = 0; i < g.size; ++i) {
     const node& v = g[i];
-    if (v.what != op::place && v.what != op::pick) continue;
-    const node& matrix = v.what == op::place ? v : g[v.a];
+    if (v.what != op::scatter_elements && v.what != op::gather_elements) continue;
+    const node& matrix = v.what == op::scatter_elements ? v : g[v.a];
     const auto* const index = static_cast<const std::int64_t*>(leaves[v.b].data);
     const long long n = g.sizes.value(g[v.b].d[3], s), rows = g.sizes.value(matrix.d[2], s),
                     cols = g.sizes.value(matrix.d[3], s);

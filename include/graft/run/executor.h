@@ -10,7 +10,7 @@
 // number of adapters, numbered from 0; one of them, several in turn, or none is active. The members are defined in
 // run/executor_impl.h: a file that finds them in a library compiles neither them nor the engine.
 #pragma once
-#include <graft/backend/mode.h>
+#include <graft/backend/execution_mode.h>
 #include <graft/core/result.h>
 #include <graft/core/view.h>
 #include <graft/plan/plan.h>
@@ -108,7 +108,9 @@ template <class Engine> class executor {
   status size(const char* name, long long v, int adapter = 0) { return set_value({.name = name, .size = v}, adapter); }
   [[gnu::cold]] status set_value(const named_value& v, int adapter);
   // Sets a size that the layer's type states: size() refuses another value for it.
-  status fix_size(const char* name, long long v) { return set_value({.name = name, .size = v, .is_fixed = true}, 0); }
+  status set_static_size(const char* name, long long v) {
+    return set_value({.name = name, .size = v, .is_fixed = true}, 0);
+  }
 
   // ---- running
   // Plans, allocates for calls of up to limits.tokens rows, and computes what does not depend on their data. Adapters
@@ -181,7 +183,7 @@ template <class Engine> class executor {
   void drop_saved();
   training_variants<Engine>& training_of(adapter_state& p);
   [[gnu::cold]] void reserve_shared();
-  [[gnu::cold]] status publish();
+  [[gnu::cold]] status activate_adapter();
   [[gnu::cold]] result<std::unique_ptr<adapter_state>> combine(const std::vector<int>& adapters) const;
 
   sequence<std::unique_ptr<adapter_state>> adapters_;

@@ -25,9 +25,9 @@ template <class Engine> class gradient_accumulators {
     scratch_buffer& r = buffers_[index];
     const long long bytes = like.count() * bits_of(Engine::compute_type) / 8;
     if (bytes > r.bytes) {
-      result<typename Engine::block> fresh = Engine::allocate(q, bytes);
+      result<typename Engine::memory> fresh = Engine::allocate(q, bytes);
       if (!fresh) return fresh.failure();
-      r.memory = std::make_unique<typename Engine::block>(std::move(*fresh)), r.bytes = bytes;
+      r.memory = std::make_unique<typename Engine::memory>(std::move(*fresh)), r.bytes = bytes;
     }
     mutable_view v{r.memory != nullptr ? r.memory->data() : nullptr, Engine::compute_type, {}, like.rank};
     for (int k = 0; k < like.rank; ++k) v.size[k] = like.size[k];
@@ -41,7 +41,7 @@ template <class Engine> class gradient_accumulators {
 
  private:
   struct scratch_buffer {
-    std::unique_ptr<typename Engine::block> memory;
+    std::unique_ptr<typename Engine::memory> memory;
     long long bytes = 0;
   };
   std::vector<scratch_buffer> buffers_;
@@ -113,7 +113,8 @@ template <class Engine> status executor<Engine>::replace(int adapter, const name
   auto fresh = std::make_unique<adapter_state>(state_slot->state.graphs(), ++versions_);
   if (status s = fill(*fresh, *state_slot, values); !s) return of(adapter, s);
   std::swap(state_slot, fresh);
-  if (combined_ == nullptr || !is_active(adapter)) return bound_ && is_active(adapter) ? publish() : status(ok);
+  if (combined_ == nullptr || !is_active(adapter))
+    return bound_ && is_active(adapter) ? activate_adapter() : status(ok);
   if (status s = activate(active_); !s) return std::swap(state_slot, fresh), s;
   return ok;
 }
@@ -134,7 +135,7 @@ template <class Engine> status executor<Engine>::activate(const std::vector<int>
   }
   active_ = adapters;
   combined_ = std::move(combined);
-  return bound_ ? publish() : status(ok);
+  return bound_ ? activate_adapter() : status(ok);
 }
 template <class Engine> void executor<Engine>::set_formula(int adapter, const layer_formula& f) {
   if (!is_moved_from()) at(adapter).state.set_formula(f);
@@ -142,7 +143,7 @@ template <class Engine> void executor<Engine>::set_formula(int adapter, const la
 template <class Engine> status executor<Engine>::enable(bool adapter) {
   if (is_moved_from()) return call_guard::moved_from_error();
   const bool before = std::exchange(enabled_, adapter);
-  status s = bound_ ? publish() : status(ok);
+  status s = bound_ ? activate_adapter() : status(ok);
   if (!s) enabled_ = before;
   return s;
 }
@@ -194,7 +195,8 @@ template <class Engine> status executor<Engine>::set_value(const named_value& v,
   } else {
     for (auto& p : adapters_)
       if (p != nullptr)
-        if (status s = layer_state(p->state).set_value(v); !s) return of(adapter, s);  // a trial: all take it, or none
+        // Tried on a copy first, so that a refused value changes no adapter.
+        if (status s = layer_state(p->state).set_value(v); !s) return of(adapter, s);
     for (auto& p : adapters_)
       if (p != nullptr) static_cast<void>(p->state.set_value(v));
     for (pass<Engine>* p : passes()) p->unbind();
@@ -273,7 +275,7 @@ template <class Engine> status executor<Engine>::bind_all(const capacity& limits
     return complete.failure();
   }
   bound_ = true;
-  return publish();
+  return activate_adapter();
 }
 template <class Engine> status executor<Engine>::parameters_changed() {
   const auto mine = enter();
@@ -289,7 +291,7 @@ template <class Engine> status executor<Engine>::refresh_parameters() {
   for (pass<Engine>* p : passes())
     if (p->bound())
       if (status s = p->parameters_changed(queue_); !s) return s;
-  return bound_ ? publish() : status(ok);
+  return bound_ ? activate_adapter() : status(ok);
 }
 template <class Engine> status executor<Engine>::weight_changed() {
   const auto mine = enter();
@@ -340,14 +342,14 @@ template <class Engine> void executor<Engine>::train(bool on) {
     if (p != nullptr) p->training = nullptr;
   if (combined_ != nullptr) combined_->training = nullptr;
 }
-// Whether forward() saves for backward(): in training, with an adapter that has a gradient.
+// Returns true if forward() saves for backward(): in training, with an adapter that has a gradient.
 template <class Engine> bool executor<Engine>::saves() const {
   const graph& backward = active_state().state.graphs().backward;
   return forward_saved_ != nullptr && enabled_ && !eager() && backward.outs > 0 &&
          backward.bad.what == formula_error::none;
 }
-// Whether a layer with one adapter only trains so far: passes that save nothing are then bound, and allocated, when the
-// first call needs them.
+// Returns true if a layer with one adapter only trains so far: passes that save nothing are then bound, and allocated,
+// when the first call needs them.
 template <class Engine> bool executor<Engine>::trains_only() const {
   return saves() && adapters_.size() == 1 && limits_.rank == 0;
 }
@@ -515,11 +517,11 @@ template <class Engine> status executor<Engine>::refresh_weight() {
   for (pass<Engine>* p : passes())
     if (p->bound())
       if (status s = p->weight_changed(queue_); !s) return s;
-  return bound_ ? publish() : status(ok);
+  return bound_ ? activate_adapter() : status(ok);
 }
 template <class Engine> status executor<Engine>::bind_if_needed() {
   if (bound_ && (trains_only() || (enabled_ ? active_state().forward : base_->forward).bound())) return ok;
-  if (bound_) return publish();
+  if (bound_) return activate_adapter();
   if (!Engine::binds_itself && limits_.tokens == 0) return fail("bind() the layer before a call, with a capacity");
   return bind_all(limits_);
 }
@@ -556,7 +558,7 @@ template <class Engine> status executor<Engine>::bind_adapter(adapter_state& p) 
   if (p.planned == nullptr && !eager())
     if (const result<bound_leaves> b = p.state.bind(branch)) plan_adapter(p, *b);
   p.backward.unbind();
-  if (p.folded && !Engine::can_hold_folded(shared_, true))
+  if (p.folded && !Engine::can_store_folded(shared_, true))
     return fail(
         "this adapter is folded into a copy of the weight, and the layer was bound without one; bind() it again");
   const std::unique_ptr<launch_plan> planned = std::move(p.planned);
@@ -575,21 +577,21 @@ template <class Engine> void executor<Engine>::reserve_shared() {
     if (!b) continue;  // binding this adapter will report the error
     plan_adapter(*p, *b);
     const graph& g = p->folded ? graphs.folded : graphs.forward;
-    Engine::account_for(shared_, g, *p->planned, p->folded ? sizes_for(g, graphs.forward, b->sizes) : b->sizes,
-                        p->folded, limits_);
+    Engine::add_requirements(shared_, g, *p->planned, p->folded ? sizes_for(g, graphs.forward, b->sizes) : b->sizes,
+                             p->folded, limits_);
   }
-  if (Engine::complete(shared_, queue_)) drop_plans();
+  if (Engine::finish(shared_, queue_)) drop_plans();
 }
-template <class Engine> status executor<Engine>::publish() {
+template <class Engine> status executor<Engine>::activate_adapter() {
   if (!enabled_) {
     if (!base_->forward.bound())
       if (status s = bind_base(); !s) return s;
-    return Engine::publish(queue_, base_->forward.with.values);
+    return Engine::activate_adapter(queue_, base_->forward.with.values);
   }
   if (trains_only()) return ok;
   if (!active_state().forward.bound())
     if (status s = bind_adapter(active_state()); !s) return s;
-  return Engine::publish(queue_, active_state().forward.with.values);
+  return Engine::activate_adapter(queue_, active_state().forward.with.values);
 }
 
 }  // namespace graft

@@ -116,7 +116,7 @@ class layer_state {
     if (status fits = check_type(g, i, v); !fits) return fits;
     return solve_sizes(g, i, v, s);
   }
-  // Whether each value of a call with these sizes is small enough for any memory.
+  // Returns true if each value of a call with these sizes is small enough for any memory.
   [[gnu::cold]] static bool fits_memory(const graph& g, const size_values& s) {
     for (id i = 0; i < g.size; ++i)
       if (element_count(g, i, s) > max_tensor_bytes / 8) return false;
@@ -188,7 +188,7 @@ class layer_state {
     }
     return ok;
   }
-  // Whether a leaf is a tensor of the layer, which calls do not bring.
+  // Returns true if a leaf is a tensor of the layer, which calls do not bring.
   static constexpr bool is_stored(op o) {
     const source from = traits_of(o).from;
     return (from == source::tensor || from == source::integers) && traits_of(o).known_at != stage::call &&
@@ -223,7 +223,7 @@ class layer_state {
   const graph& graph_with(const char* name) const {
     for (const graph* g : {&graphs_.literal, &graphs_.merge})
       if (g->find(name) >= 0) return *g;
-    return graphs_.base_forward;  // a base tensor that the adapter replaces
+    return graphs_.base_forward;  // only the base graph reads a tensor that the adapter replaces
   }
   [[gnu::cold]] error unknown_leaf(const char* what, const char* name) const {
     const bool tensor = same_text(what, "tensor");

@@ -26,7 +26,7 @@ template <class Layer, class Executor> void set_static_sizes(Executor& to) {
   const size_values fixed = static_sizes<Layer>(g);
   for (int i = 0; i < g.sizes.count; ++i)
     if (const size_entry& e = g.sizes.e[i]; e.index >= 0 && fixed.v[e.index] != unknown)
-      static_cast<void>(to.fix_size(g.paths().full(e.path, e.name).c_str(), fixed.v[e.index]));
+      static_cast<void>(to.set_static_size(g.paths().full(e.path, e.name).c_str(), fixed.v[e.index]));
 }
 
 }  // namespace graft

@@ -31,7 +31,7 @@ template <class Engine> class merger {
     if (weight.data != nullptr && bias.data != nullptr)
       if (overlap(footprint_of(weight), footprint_of(bias)))
         return fail("the outputs for 'weight' and 'bias' overlap; give each memory of its own");
-    std::vector<typename Engine::block> saved;
+    std::vector<typename Engine::memory> saved;
     leaf_views saved_views;
     for (int k = 0; k < g.outs; ++k) {
       if (!same_text(g.out[k].name, "saved")) continue;
@@ -99,7 +99,7 @@ template <class Engine> class merger {
     return fail("'", name, "' overlaps tensor '", other,
                 "'; give it memory of its own, or exactly the tensor it replaces");
   }
-  std::vector<typename Engine::block> saved_;
+  std::vector<typename Engine::memory> saved_;
   leaf_views saved_views_;
   unsigned long long merged_version_ = 0;  // version of the parameters at the last merge(); 0: none
 };

@@ -9,8 +9,9 @@
 
 namespace graft {
 
-// Binds a pass for a graph of a layer. `known_sizes` are sizes of a larger graph, from tensors that this graph may not
-// have. `planned` is the plan of the graph for this target where the caller has made it already, which is moved from.
+// Binds a pass for a graph of a layer. `known_sizes` are sizes already solved on a larger graph of the layer, from
+// tensors that this graph may not have. `planned` is the plan of the graph for this target where the caller has made it
+// already, which is moved from.
 template <class Engine>
 [[gnu::cold]] status bind_pass(pass<Engine>& p, typename Engine::queue& q, const layer_state& state, const graph& made,
                                const target& to, const capacity& limits, typename Engine::shared& shared,

@@ -5,7 +5,7 @@
 //
 // A call whose shapes are those of the last one only sets addresses: nothing is looked up by name or allocated.
 #pragma once
-#include <graft/backend/mode.h>
+#include <graft/backend/execution_mode.h>
 #include <graft/derive/saved_tensors.h>
 #include <graft/graph/rules_experts.h>
 #include <graft/plan/fingerprint.h>
@@ -39,16 +39,15 @@ struct call_tensors {
 };
 struct block_call : call_tensors {
   mutable_view y{}, dx{};
-  mutable_view router_counts{}, router_sums{};  // of a block with the auxiliary loss of routers
+  mutable_view router_counts{}, router_sums{};  // outputs of a block with the auxiliary router loss
 };
 
 template <class Engine> struct binding {
   typename Engine::binding values{};
-  size_values sizes{};   // of the tensors, without those that calls bring
-  view kv_cache{};       // of a block: [slots, 2 kv], keys and values
-  long long tokens = 0;  // capacity in rows of a call; 0: any number
-  sequence<mutable_view>
-      outputs;  // of a block: gradients of parameters, by output; those without memory are not computed
+  size_values sizes{};             // sizes of bound tensors, without those that calls bring
+  view kv_cache{};                 // KV cache of a block: [slots, 2 kv], keys and values
+  long long tokens = 0;            // capacity in rows of a call; 0: any number
+  sequence<mutable_view> outputs;  // gradients of parameters of a block; those without memory are not computed
 };
 
 // Values that forward saves for backward: outputs from number `first` on of the forward program, leaves of the backward
@@ -188,8 +187,8 @@ template <class Engine> class program {
   struct output_axes {
     long long size[4];
     int count = 0;
-    // Whether a view with the right number of elements lists them in this order. Leading axes may be merged or divided:
-    // [tokens, out] may be [batch, length, out] or flat, but not [out, tokens].
+    // Returns true if a view with the right number of elements lists them in this order. Leading axes may be merged or
+    // divided: [tokens, out] may be [batch, length, out] or flat, but not [out, tokens].
     bool may_be_listed_as(const mutable_view& v) const {
       output_axes given;
       for (int k = 0; k < v.rank; ++k)
@@ -290,11 +289,11 @@ template <class Engine> class program {
   bool of_block_ = false, has_layout_ = false;
   std::array<id, call_inputs.size()> at_{};
   id kv_cache_ = none_id;
-  sequence<id> saved_leaves_;  // of a layer's backward pass
+  sequence<id> saved_leaves_;  // leaves of saved tensors in a layer's backward pass
   int y_ = -1, dx_ = -1, router_counts_ = -1, router_sums_ = -1;
-  std::array<view, call_inputs.size()> last_{};  // of the last call, if it was valid
+  std::array<view, call_inputs.size()> last_{};  // tensors of the last call, if it was valid
   view last_kv_cache_{};
-  capacity largest_{};  // of all that share this program
+  capacity largest_{};  // largest capacity of all that share this program
 };
 
 template <class Engine> status program<Engine>::request_output(int output, const mutable_view& to) {

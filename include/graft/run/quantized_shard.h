@@ -56,7 +56,7 @@ class quantized_shard {
   static bool spans_rows(const quant_format& format) {
     return format.scaled == scale_granularity::flat_block || format.scaled == scale_granularity::row_flat_block;
   }
-  // Whether shards end where bytes and blocks end.
+  // Returns true if shards end where bytes and blocks end.
   static bool ends_on_blocks(const quant_format& format, int axis, long long cols, const long long (&n)[2]) {
     const auto fits = [](long long size, long long block) { return block <= 1 || size % block == 0; };
     // Three bits fill whole bytes eight at a time.

@@ -4,7 +4,7 @@
 // and a mapped file is read only as far as the rank needs it; an engine with memory of its own copies the shards there.
 #pragma once
 #include <graft/derive/shard.h>
-#include <graft/run/bind_named.h>
+#include <graft/run/bind_by_name.h>
 #include <graft/run/quantized_shard.h>
 
 namespace graft {

@@ -45,9 +45,9 @@ template <class Engine> class training_passes {
     long long total = 0;
     for (int k = first_saved(); k < g.outs; ++k) total += bytes(g, k, largest);
     if (total > saved_capacity_) {
-      result<typename Engine::block> fresh = Engine::allocate(q, total);
+      result<typename Engine::memory> fresh = Engine::allocate(q, total);
       if (!fresh) return fresh.failure();
-      memory_ = std::make_unique<typename Engine::block>(std::move(*fresh)), saved_capacity_ = total;
+      memory_ = std::make_unique<typename Engine::memory>(std::move(*fresh)), saved_capacity_ = total;
     }
     auto* at = memory_ != nullptr ? static_cast<unsigned char*>(memory_->data()) : nullptr;
     for (int k = first_saved(); k < g.outs; at += bytes(g, k++, largest))
@@ -97,7 +97,7 @@ template <class Engine> class training_passes {
   }
 
   saved_pair graphs_;
-  std::unique_ptr<typename Engine::block> memory_;
+  std::unique_ptr<typename Engine::memory> memory_;
   long long saved_capacity_ = 0;
   leaf_views saved_;
   view input_{};

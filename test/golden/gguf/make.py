@@ -93,7 +93,7 @@ class Model:
         return x / np.sqrt((x * x).mean(-1, keepdims=True) + eps) * self.numbers[name]
 
     def rope(self, x):
-        """Turns pairs: neighbours of a Llama's head, as the file has its rows, and halves of a Qwen3's."""
+        """Turns pairs: neighbors of a Llama's head, as the file has its rows, and halves of a Qwen3's."""
         half = self.head // 2
         angle = np.arange(x.shape[0])[:, None] * THETA ** (-np.arange(half) * 2 / self.head)
         c, s = np.cos(angle)[:, None], np.sin(angle)[:, None]

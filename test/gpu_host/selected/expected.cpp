@@ -84,7 +84,7 @@ void others(const kernel_selection& have) {
   launched(launches::two_expressions, {"both_expressions"});
   launched(launches::quantized, {"dequantize_kernel", "dequantized_elements", "gathered_dequantized"});
   launched(launches::any_format, {"dequantize_blocks_kernel", "dequantize_rows_kernel", "gathered_parts"});
-  launched(launches::odd_branches, {"pack_fold", "pack_repeat", "tile_a", "tile_b"});
+  launched(launches::repeated_branches, {"pack_fold", "pack_repeat", "tile_a", "tile_b"});
   launched(launches::fused_rotation, {"pack_rotation"}), launched(launches::pad, {"pad_rows"});
   const auto evaluated = [&](graft::op what, std::initializer_list<const char*> names) {
     for (const char* const name : names)
@@ -93,8 +93,10 @@ void others(const kernel_selection& have) {
   evaluated(graft::op::rotate, {"rotate_rows_kernel"});
   evaluated(graft::op::rotate_grad, {"(graft::gpu::wgrad_form)1"});
   evaluated(graft::op::attention, {"attention_rows_kernel"});
-  evaluated(graft::op::inverse, {"inverses", "warp_inverses"}), evaluated(graft::op::softmax, {"softmaxes"});
-  evaluated(graft::op::neumann, {"neumanns", "block_neumanns"}), evaluated(graft::op::gather, {"gathered"});
+  evaluated(graft::op::inverse, {"inverse_functor", "warp_inverses"}),
+      evaluated(graft::op::softmax, {"softmax_functor"});
+  evaluated(graft::op::neumann, {"neumann_functor", "block_neumanns"}),
+      evaluated(graft::op::gather, {"gather_functor"});
   evaluated(graft::op::cross_entropy, {"cross_entropies"}), evaluated(graft::op::row_dot, {"row_dots"});
   for (const char* const name : {"flush_l2_kernel", "multi_lora_epilogue_kernel", "sample_row", "prefill_kernel"})
     std::printf("without %s\n", name);  // autotuning, batches of several adapters, models

@@ -240,7 +240,7 @@ TEST_CASE("gguf: experts in floats and in blocks, with adapters") {
       REQUIRE(merged);
       close(logits_of(*merged), with_a, in_bf16 ? 3e-2 : 3e-3);  // weights in 16 bits are merged in 16 bits
       must(m.merge({"a"}));
-      CHECK(m.merge_rounding().contains("model.layers.0.mlp.experts.down_proj") == !in_bf16);
+      CHECK(m.merge_quantization_error().contains("model.layers.0.mlp.experts.down_proj") == !in_bf16);
       must(m.unmerge()), must(m.activate({}));
       CHECK(logits_of(m) == base);
 

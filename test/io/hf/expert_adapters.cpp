@@ -76,7 +76,7 @@ TEST_CASE("expert adapters: every method is merged, disabled, switched, swapped,
       if (graft::detail::reads_base_weight(one.of)) {
         const std::vector<float> both = logits_with(m, {"a", "b"});
         CHECK(largest_difference(both, a) > 1e-3);
-        if (one.of.weight_on_base == nullptr) {  // PEFT's DoRA merges with another norm than it runs with
+        if (one.of.weight_with_base == nullptr) {  // PEFT's DoRA merges with another norm than it runs with
           must(m.merge({"a", "b"}));
           close(logits_of(m), both);
           must(m.unmerge());

@@ -307,7 +307,7 @@ TEST_CASE("experts: MXFP4 experts are saved as they were, and merged in full wid
   CHECK(merged->weights().tensors.at(experts).size[1] == 32);  // [experts, in, out]
   close(logits(*merged), adapted);
   must(m->merge({"a"}));  // in the blocks of the base, which are coarse
-  CHECK(m->merge_rounding().at(experts) > 0);
+  CHECK(m->merge_quantization_error().at(experts) > 0);
   must(m->unmerge()), must(m->activate({}));
   CHECK(logits(*m) == base);
 

@@ -150,7 +150,7 @@ TEST_CASE("test_model_merge_lora_adapter: one adapter, requantized, and unmerged
   const std::vector<float> adapted = logits_of(model, {"default"});
   REQUIRE(model.merge({"default"}));
   CHECK(difference_to(logits(model), adapted) < 1e-1);
-  const auto rounding = model.merge_rounding();
+  const auto rounding = model.merge_quantization_error();
   CHECK(rounding.size() == 14);
   for (const auto& one : rounding) {
     INFO(one.first);

@@ -63,7 +63,7 @@ tokens sizes(const scheduler::step_plan& p) {
 
 }  // namespace
 
-TEST_CASE("kv_segments: never overlap, and neighbours become one again") {
+TEST_CASE("kv_segments: never overlap, and neighbors become one again") {
   kv_segments s(100);
   CHECK(*s.take(40) == 0);
   CHECK(*s.take(40) == 40);

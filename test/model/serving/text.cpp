@@ -40,6 +40,10 @@ TEST_CASE("stop_strings: the text in front of the first one, however it is divid
     CHECK(released({"\n\n", "x"}, "a\nb\n\nx", n) == std::pair(std::string("a\nb"), true));
     CHECK(released({}, "all of it", n) == std::pair(std::string("all of it"), false));
     CHECK(released({""}, "all of it", n) == std::pair(std::string("all of it"), false));
+    CHECK(released({"three", "two"}, "one two three", n) == std::pair(std::string("one "), true));
+    CHECK(released({"aab"}, "aaab", n) == std::pair(std::string("a"), true));
+    CHECK(released({"aaa"}, "aab aa", n) == std::pair(std::string("aab aa"), false));
+    CHECK(released({"stop"}, "stop", n) == std::pair(std::string(), true));
   }
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // multiply_add: x ⊙ y + z of values of one shape as one launch, a kind that only this test has.
 #pragma once
-#include <graft/plan/launch/nodes.h>
+#include <graft/plan/launch/single_nodes.h>
 
 namespace graft {
 

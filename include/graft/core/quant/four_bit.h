@@ -2,7 +2,7 @@
 // Quantization shared by NF4 and FP4, as bitsandbytes stores them: two values per byte, the first in the upper half;
 // one scale (the largest magnitude) per flat block of elements in row-major order. A format adds its table of 16 values
 // in [-1, 1]. A number is multiplied by the reciprocal of its scale and rounded to the nearest table value by
-// comparison with the midpoints of neighbours (bitsandbytes, backends/default/ops.py).
+// comparison with the midpoints of neighbors (bitsandbytes, backends/default/ops.py).
 #pragma once
 #include <graft/core/quant_format.h>
 

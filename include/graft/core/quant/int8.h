@@ -25,7 +25,7 @@ struct int8_format {
   static constexpr float quantize(const float* from, long long n, signed char* quants) {
     auto half = [&](long long i) { return widen(narrow_to_f16(from[i])); };
     const float most = widen(narrow_to_f16(abs_max(from, n)));
-    const float factor = most > 0 ? 1.0F / most * 127.0F : 0.0F;  // torch divides a number by a tensor in this order
+    const float factor = most > 0 ? 1.0F / most * 127.0F : 0.0F;  // in the order of torch's scalar / tensor
     for (long long i = 0; i < n; ++i) quants[i] = nearest(rounded_product(half(i), factor));
     return most;
   }

@@ -3,7 +3,7 @@
 // followed by 12 bytes with 6-bit scales and minimums of the 8 runs of 32 elements and by 128 bytes with the codes,
 //     w = (d · scale) · q - m · minimum
 #pragma once
-#include <graft/core/quant/k_search.h>
+#include <graft/core/quant/k_quant_search.h>
 
 namespace graft::quant_formats {
 

@@ -3,7 +3,7 @@
 // the fifth bit of element i of run r,
 //     w = (d · scale) · q - m · minimum
 #pragma once
-#include <graft/core/quant/k_search.h>
+#include <graft/core/quant/k_quant_search.h>
 
 namespace graft::quant_formats {
 

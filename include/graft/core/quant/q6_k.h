@@ -3,7 +3,7 @@
 // upper two, 16 signed bytes the scales of the runs of 16 elements, then follows the block's scale d,
 //     w = d · scale · (q - 32)
 #pragma once
-#include <graft/core/quant/k_search.h>
+#include <graft/core/quant/k_quant_search.h>
 
 namespace graft::quant_formats {
 

@@ -132,7 +132,8 @@ class evaluator {
     }
     return flow::next;
   }
-  // Evaluates a body in a scope of its own and returns what it prints. The text of a body that leaves a loop is dropped.
+  // Evaluates a body in a scope of its own and returns what it prints. The text of a body that leaves a loop is
+  // dropped.
   value inside_of(id body, flow& left) {
     const inner own(*this, here_);
     captured out(*this);
@@ -161,7 +162,7 @@ class evaluator {
     }
     const value loop = s_.collection(kind::loop, std::move(all));
     if (loop_symbol_ == absent - 1) loop_symbol_ = tree_.symbol("loop");
-    // Jinja runs the else where no iteration came to its end, so also after a break or continue in each of them.
+    // Jinja runs `else` if no iteration ran to its end; break and continue count as not ended.
     bool completed = false, left = false;
     for (std::size_t i = 0; !s_.failed && !left && i < loop.size(); ++i) {
       s_.line = line;
@@ -364,7 +365,7 @@ class evaluator {
     const arguments all = arguments_of(it);
     return s_.failed ? value{} : apply_filter(s_, it.text, v, all, depth_);
   }
-  // Whether a chain of filters ends in the absent operand of a filter block.
+  // Returns true if a chain of filters ends in the absent operand of a filter block.
   bool chain_of_block(id n) const {
     while (n != absent && at(n).what == op::filter) n = at(n).kids[0];
     return n == absent;
@@ -501,7 +502,7 @@ class evaluator {
     if (name == "dict") return s_.collection(kind::dict, std::move(items), std::move(keys));
     for (const value& key : keys)
       if (key.is_string() && key.text().starts_with('_')) return refuse_underscore(key.text()), value{};
-    // A namespace counts as flat: what it holds is freed one by one at the end.
+    // Namespaces have depth 0: their contents are freed one by one at the end, so cycles cannot overflow the stack.
     value v = named(kind::space, {});
     v.body->keys = std::move(keys), v.body->items = std::move(items);
     spaces_.push_back(v.body);

@@ -295,7 +295,7 @@ inline constexpr std::string_view dict_methods[] = {"clear", "copy",    "fromkey
 inline constexpr std::string_view list_methods[] = {"append", "clear", "copy",   "count",   "extend", "index",
                                                     "insert", "pop",   "remove", "reverse", "sort"};
 
-// Whether Python's type of the value has a method of this name.
+// Returns true if Python's type of the value has a method of this name.
 inline bool has_method(const value& v, std::string_view name) {
   const auto among = [&](const auto& all) { return std::find(std::begin(all), std::end(all), name) != std::end(all); };
   if (v.is_string()) return among(string_methods);
@@ -304,7 +304,7 @@ inline bool has_method(const value& v, std::string_view name) {
   return (v.is(kind::tuple) || v.is(kind::range)) && (name == "count" || name == "index");
 }
 
-// Whether a method changes its object; the sandbox makes these undefined.
+// Returns true if a method changes its object; the sandbox makes these undefined.
 inline bool changes(const value& v, std::string_view name) {
   if (!v.is(kind::list) && !v.is(kind::dict)) return false;
   for (const std::string_view unsafe :

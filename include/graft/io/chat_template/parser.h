@@ -113,7 +113,7 @@ class parser {
     return add(std::move(n), line);
   }
 
-  // Statements up to a tag that begins with one of the words, which is left as the current token.
+  // Parses statements until a tag whose first word is in `ends`; that word stays the current token.
   id body(words ends) {
     const level counted(*this);
     const int line = now().line;

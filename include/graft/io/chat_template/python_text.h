@@ -215,7 +215,7 @@ inline std::string to_text(state& s, const value& v) {
 // json.dumps as the filter tojson of transformers calls it.
 struct json_style {
   bool ascii = false, sort_keys = false;
-  std::optional<std::string> indent{};  // of one level
+  std::optional<std::string> indent{};  // indentation of one level
   std::string comma = ", ", colon = ": ";
 };
 inline void append_json_string(std::string& out, std::string_view s, bool ascii) {

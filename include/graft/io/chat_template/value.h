@@ -16,13 +16,13 @@ namespace graft::io::jinja {
 
 // Limits of parsing and rendering; each is enforced with an error that names it.
 struct template_limits {
-  std::size_t source_bytes = 1U << 20U;       // of a template
+  std::size_t source_bytes = 1U << 20U;       // largest template, in bytes
   int syntax_depth = 200;                     // nesting of statements and expressions
   int call_depth = 800;                       // nesting of statements and expressions while rendering, through macros
   int value_depth = 128;                      // nesting of lists and dicts
   std::uint64_t steps = 30'000'000;           // expressions evaluated, loop iterations, and 32 bytes of text read
-  std::uint64_t text_bytes = 1ULL << 30U;     // of all strings together that a rendering makes
-  std::uint64_t output_bytes = 64ULL << 20U;  // of one string, and of the output
+  std::uint64_t text_bytes = 1ULL << 30U;     // bytes of all strings that a rendering makes
+  std::uint64_t output_bytes = 64ULL << 20U;  // bytes of one string, and of the output
 };
 
 enum class kind : unsigned char {
@@ -54,15 +54,15 @@ struct payload {
   std::string text;
   std::vector<value> keys, items;
   int depth = 0;                     // nesting of items and keys
-  std::uint32_t node = 0;            // of a macro
+  std::uint32_t node = 0;            // macro: its node in the tree
   std::shared_ptr<scope> home;       // the scope that a macro was defined in
   mutable std::size_t taken = 0;     // elements that an iterator has given
-  mutable std::size_t position = 0;  // of a loop
+  mutable std::size_t position = 0;  // loop: number of the current element
 };
 
 struct value {
   kind what = kind::undefined;
-  bool markup = false;  // a string that went through `safe` or `escape`: adding to it escapes the other operand
+  bool markup = false;  // a string that went through the filter safe or escape: adding to it escapes the other operand
   union {
     std::int64_t whole = 0;  // an integer or boolean
     double real;

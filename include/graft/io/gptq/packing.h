@@ -17,9 +17,10 @@ namespace graft::io::gptq {
 
 inline constexpr std::size_t word_bytes = 4;
 inline constexpr int awq_bits = 4, awq_pack = 8;                      // codes in a word
-inline constexpr int awq_place[awq_pack] = {0, 4, 1, 5, 2, 6, 3, 7};  // of the code of row 8 j + c in its word
+inline constexpr int awq_order[awq_pack] = {0, 4, 1, 5, 2, 6, 3, 7};  // position of the code of row 8 j + c in its word
 
-// to[c][r] = from[r][c] for elements of `Bytes` bytes. Tiles keep both sides in the cache.
+// Computes to[c][r] = from[r][c] for elements of `Bytes` bytes, by tiles, so that source and destination lines stay in
+// the cache.
 template <std::size_t Bytes> void transpose(const std::byte* from, std::size_t rows, std::size_t cols, std::byte* to) {
   constexpr std::size_t tile = 64 / Bytes;
   for (std::size_t r0 = 0; r0 < rows; r0 += tile)
@@ -48,7 +49,7 @@ inline void unpack_awq(const std::byte* from, std::size_t in, std::size_t out, s
         quant_formats::grouped_uint::put(
             as_codes(to + (j * awq_pack + static_cast<std::size_t>(c)) * row_bytes), static_cast<long long>(k),
             awq_bits,
-            quant_formats::grouped_uint::code(as_codes(from + (k * words + j) * word_bytes), awq_place[c], awq_bits));
+            quant_formats::grouped_uint::code(as_codes(from + (k * words + j) * word_bytes), awq_order[c], awq_bits));
 }
 inline void pack_awq(const std::byte* from, std::size_t in, std::size_t out, std::byte* to) {
   const std::size_t words = out / awq_pack, row_bytes = in / 2;
@@ -57,14 +58,14 @@ inline void pack_awq(const std::byte* from, std::size_t in, std::size_t out, std
     for (std::size_t j = 0; j < words; ++j)
       for (int c = 0; c < awq_pack; ++c)
         quant_formats::grouped_uint::put(
-            as_codes(to + (k * words + j) * word_bytes), awq_place[c], awq_bits,
+            as_codes(to + (k * words + j) * word_bytes), awq_order[c], awq_bits,
             quant_formats::grouped_uint::code(as_codes(from + (j * awq_pack + static_cast<std::size_t>(c)) * row_bytes),
                                               static_cast<long long>(k), awq_bits));
 }
 
 // Where the zero point of a row is in the words of its group.
-constexpr long long zero_place(bool awq, long long row) {
-  return awq ? row / awq_pack * awq_pack + awq_place[row % awq_pack] : row;
+constexpr long long zero_point_index(bool awq, long long row) {
+  return awq ? row / awq_pack * awq_pack + awq_order[row % awq_pack] : row;
 }
 // GPTQ's first format stores zero points less one, modulo the number of codes; `less_one` says so.
 inline void unpack_zeros(const std::byte* from, long long groups, long long out, int bits, bool awq, bool less_one,
@@ -73,7 +74,7 @@ inline void unpack_zeros(const std::byte* from, long long groups, long long out,
   for (long long g = 0; g < groups; ++g)
     for (long long r = 0; r < out; ++r)
       to[r * groups + g] = static_cast<unsigned char>(
-          (quant_formats::grouped_uint::code(as_codes(from + g * out * bits / 8), zero_place(awq, r), bits) +
+          (quant_formats::grouped_uint::code(as_codes(from + g * out * bits / 8), zero_point_index(awq, r), bits) +
            (less_one ? 1 : 0)) &
           mask);
 }
@@ -83,7 +84,7 @@ inline void pack_zeros(const unsigned char* from, long long groups, long long ou
   std::fill_n(to, groups * out * bits / 8, std::byte{});
   for (long long g = 0; g < groups; ++g)
     for (long long r = 0; r < out; ++r)
-      quant_formats::grouped_uint::put(as_codes(to + g * out * bits / 8), zero_place(awq, r), bits,
+      quant_formats::grouped_uint::put(as_codes(to + g * out * bits / 8), zero_point_index(awq, r), bits,
                                        (from[r * groups + g] - (less_one ? 1 : 0)) & mask);
 }
 

@@ -119,7 +119,7 @@ class gptq_reader {
     p.format.scales = *type, p.scales = scales.data();
     return ok;
   }
-  // True for a scale whose product with any code is a float.
+  // Returns true for a scale whose product with any code is a float.
   static bool is_usable(const std::byte* at, dtype type) {
     float scale = 0;
     std::uint16_t half = 0;

@@ -260,7 +260,7 @@ class combiner {
       return fail(b.module.c_str(), " is a norm; only layers with a matrix can be combined");
     return combine_module(b, share);
   }
-  // True if PEFT, in the release that wrote the first adapter (before 0.21), applies the scaling twice.
+  // Returns true if PEFT, in the release that wrote the first adapter (before 0.21), applies the scaling twice.
   bool scales_twice() const {
     if (settings_.scales == scaling::exact) return false;
     int major = 0, minor = 0;

@@ -124,7 +124,7 @@ struct stored_tensor {
   std::string name;
   view of;
 };
-// The tensors as which files of the family have a tensor of the model.
+// Splits a tensor of the model into the tensors that files of its family store.
 inline std::vector<stored_tensor> stored_tensors_of(const model_config& c, const std::string& name, const view& v) {
   const expert_files in_files = c.family->experts_in_files;
   const bool mixtral = in_files == expert_files::mixtral;

@@ -79,19 +79,19 @@ inline status read_quantized(const std::optional<quantized_weights>& scheme, sca
     case quantized_storage::gguf:
     case quantized_storage::bitsandbytes:
     case quantized_storage::fp8: {
-      quantized_reader codes(from.folder, find, files.states, blocks);
-      return read_quantized(codes, same_name, from, out, used);
+      quantized_reader reader(from.folder, find, files.states, blocks);
+      return read_quantized(reader, same_name, from, out, used);
     }
     case quantized_storage::gptq:
     case quantized_storage::awq: {
-      gptq_reader codes(from.folder, find, files.rows, *scheme);
-      return read_quantized(codes, gptq_reader::weight_name, from, out, used);
+      gptq_reader reader(from.folder, find, files.rows, *scheme);
+      return read_quantized(reader, gptq_reader::weight_name, from, out, used);
     }
     case quantized_storage::mxfp4:
     case quantized_storage::nvfp4: {
-      microscaling_reader codes(from.folder, find, files.states, scheme->stored_as == quantized_storage::nvfp4);
+      microscaling_reader reader(from.folder, find, files.states, scheme->stored_as == quantized_storage::nvfp4);
       return read_quantized(
-          codes, [&](const std::string& name) { return codes.weight_name(name); }, from, out, used);
+          reader, [&](const std::string& name) { return reader.weight_name(name); }, from, out, used);
     }
   }
   return fail_in(from.folder, "the quantization of this folder is not known");
@@ -149,7 +149,7 @@ GRAFT_LIBRARY result<model_files> open_model_folder(const std::string& folder, s
     if (config->experts > 0)
       if (status s = stack_experts(*weights, folder); !s) return s.failure();
     if (status s = check_quantization(*config, weights->tensors, folder); !s) return s.failure();
-    if (config->tied) weights->tensors.erase("lm_head.weight");  // some files hold a copy of the tied head
+    if (config->tied) weights->tensors.erase("lm_head.weight");  // the head is the embedding; some files hold a copy
     if (status s = check_names(*config, *weights, folder); !s) return s.failure();
     return model_files{*config, std::move(*weights)};
   });

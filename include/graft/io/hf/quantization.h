@@ -161,7 +161,7 @@ inline result<quantized_weights> parse_quant_config(std::string_view content, co
   return w;
 }
 
-// Whether the first components of a path are those of `module`, where * stands for any component.
+// Returns true if the first components of a path are those of `module`, where * stands for any component.
 inline bool begins_with_module(std::string_view path, std::string_view module) {
   while (!module.empty()) {
     const std::string_view wanted = module.substr(0, module.find('.')), has = path.substr(0, path.find('.'));

@@ -32,7 +32,7 @@ namespace graft::io::hf {
 
 struct saved_config {
   json document;
-  bool transposed_storage = false;  // GPT-2's projections, which are [out, in] if quantized and [in, out] if not
+  bool transposed_storage = false;  // GPT-2 stores projections [in, out], quantized ones [out, in]
 };
 
 namespace detail {
@@ -63,10 +63,10 @@ inline const char* key_of_plain_modules(quantized_storage stored_as) {
 }
 // Appends the tensors of a quantized weight as its folder stores them.
 inline status add_quantized(const quantized_weights& scheme, const std::string& name, const view& v,
-                            quantized_writer& codes, gptq_writer& rows, std::vector<tensor_view>& to) {
+                            quantized_writer& writer, gptq_writer& rows, std::vector<tensor_view>& to) {
   switch (scheme.stored_as) {
     case quantized_storage::bitsandbytes:
-    case quantized_storage::fp8: return codes.add(name, v, to);
+    case quantized_storage::fp8: return writer.add(name, v, to);
     case quantized_storage::gptq:
     case quantized_storage::awq: return rows.add(name, v, to);
     case quantized_storage::mxfp4:
@@ -150,7 +150,7 @@ GRAFT_LIBRARY status save_model(const std::string& folder, const model_weights& 
     if (!config) return config.failure();
     result<saved_config> saved = config_for(std::move(*read), *config, weights, folder);
     if (!saved) return saved.failure();
-    quantized_writer codes(dtype_in(saved->document));
+    quantized_writer writer(dtype_in(saved->document));
     gptq_writer rows(config->quantized.value_or(quantized_weights{}));
     bool any_quantized = false;
     std::vector<stored_tensor> stored;
@@ -166,7 +166,7 @@ GRAFT_LIBRARY status save_model(const std::string& folder, const model_weights& 
         if (!config->quantized)
           return fail_in(folder, "tensor ", in_quotes(name), " is quantized, and ", in_quotes(from + "/config.json"),
                          " has no quantization_config; merge the model to bf16 or f32 first");
-        if (status s = detail::add_quantized(*config->quantized, name, v, codes, rows, tensors); !s) return s;
+        if (status s = detail::add_quantized(*config->quantized, name, v, writer, rows, tensors); !s) return s;
         any_quantized = true;
         continue;
       }

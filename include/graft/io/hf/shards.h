@@ -65,7 +65,7 @@ inline void sort_by_name(model_tensors& out) {
             });
 }
 
-// True for a plain .safetensors file name, which cannot lead out of the folder or to the index.
+// Returns true for a plain .safetensors file name, which cannot lead out of the folder or to the index.
 inline bool is_shard_name(std::string_view name) {
   return name.ends_with(".safetensors") && name.size() > std::string_view(".safetensors").size() && name[0] != '.' &&
          name.find_first_of(std::string_view("/\\\0", 3)) == name.npos;

@@ -15,7 +15,7 @@ namespace graft::io::hf {
 // The parameters of an experts module in the order in which transformers creates them.
 inline constexpr std::string_view expert_parameters[] = {"gate_up_proj", "down_proj"};
 
-// True for the layer that scores experts, which is no linear layer in transformers: "all-linear" leaves it out.
+// Returns true for the layer that scores experts, which is no linear layer in transformers: "all-linear" leaves it out.
 inline bool is_router(std::string_view module) {
   return ends_with_name(module, "mlp.gate") || ends_with_name(module, "mlp.router");
 }

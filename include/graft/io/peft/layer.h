@@ -2,7 +2,7 @@
 // Reads one layer of a PEFT folder: its method, its tensors under the formula's names, scalars and sizes.
 // io/peft/METHOD.h describes each method; the formula determines what is read: a tensor per leaf, a number per scalar,
 // and the sizes that no tensor tells. Methods that the program added are read the same way; their files may omit
-// `scaling` if they state r and alpha or lora_alpha.
+// "scaling" if they state r and alpha or lora_alpha.
 #pragma once
 #include <graft/io/peft/adapter_config.h>
 #include <graft/io/peft/layer_values.h>

@@ -120,7 +120,8 @@ inline status read_tensors_of(peft_layer_state& s, const graph& g) {
   return shape_leaves(false);
 }
 
-// True if a stored base_layer.weight equals the base weight: PEFT always writes it for adapted embeddings and heads.
+// Returns true if a stored base_layer.weight equals the base weight: PEFT always writes it for adapted embeddings and
+// heads.
 inline bool is_base_weight(const base_layer& base, const loaded_tensor& t) {
   const view& w = base.weight;
   if (w.data == nullptr || !is_floating(w.type) || w.rank != 2 || t.shape != base.shape) return false;

@@ -51,14 +51,15 @@ inline result<std::optional<int>> layer_number(std::string_view path, const std:
   return std::optional<int>();
 }
 
-// True for modules_to_save and everything inside them: they are replaced, not adapted.
+// Returns true for modules_to_save and everything inside them: they are replaced, not adapted.
 inline result<bool> inside_saved_module(const adapter_config& c, std::string_view path) {
   for (const std::string& name : c.modules_to_save)
     if (result<bool> hit = full_match("(^|.*\\.)" + name + "($|\\..*)", path); !hit || *hit) return hit;
   return false;
 }
 
-// True for a module in modules_to_save. As in PEFT, the name may match the end of a path without a dot before it.
+// Returns true for a module in modules_to_save. As in PEFT, the name may match the end of a path without a dot before
+// it.
 inline bool is_saved_module(const adapter_config& c, std::string_view path) {
   return std::any_of(c.modules_to_save.begin(), c.modules_to_save.end(),
                      [&](const auto& n) { return path.ends_with(n); });

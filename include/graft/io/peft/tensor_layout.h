@@ -46,7 +46,7 @@ inline size_values known_sizes(const graph& g, const base_layer& base, const siz
   for (const auto& [name, n] : sizes) give(name.c_str(), n);
   return known;
 }
-// The shape of a leaf as far as layer and configuration tell it; an axis that only its tensor tells is `unknown`.
+// The shape of a leaf as far as layer and configuration tell it; an axis that only its tensor tells is unknown (-1).
 inline std::vector<long long> leaf_shape(const graph& g, id leaf, const base_layer& base, const size_map& sizes) {
   const size_values known = known_sizes(g, base, sizes);
   const axis_range a = listed_axes(g[leaf]);

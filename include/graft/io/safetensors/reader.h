@@ -137,7 +137,8 @@ inline status parse_header(const json& header, std::span<const std::byte> data, 
   return ok;
 }
 
-// True if the eight bytes of the header length are text, in ASCII or UTF-8: the file is then no safetensors file.
+// Returns true if the eight bytes of the header length are text, in ASCII or UTF-8: the file is then no safetensors
+// file.
 inline bool begins_with_text(std::string_view chars) {
   return std::all_of(chars.begin(), chars.begin() + 8, [](char c) {
     return plain(c) || c == '\n' || c == '\r' || c == '\t' || static_cast<unsigned char>(c) - 0x80U < 0x78U;

@@ -24,7 +24,7 @@ class pair_table {
     while (size < 2 * n) size *= 2;
     buckets_.assign(size, {});
   }
-  // Adds a merge; of a pair that is there twice the last one counts. No more than were reserved fit.
+  // Adds a merge and replaces an earlier one of the same pair. reserve() bounds their number.
   void add(std::uint32_t a, std::uint32_t b, merge m) { buckets_[find(key(a, b))] = {key(a, b), m}; }
   const merge* get(std::uint32_t a, std::uint32_t b) const {
     const bucket& s = buckets_[find(key(a, b))];
@@ -66,7 +66,7 @@ struct bpe_model {
   bool byte_fallback = false, fuse_unk = false;
   std::string unk_token{};                       // empty if there is none
   std::vector<std::uint32_t> of_character{};     // token of a character alone, by its code
-  std::array<std::uint32_t, 256> byte_tokens{};  // of byte_fallback
+  std::array<std::uint32_t, 256> byte_tokens{};  // the tokens of single bytes, for byte_fallback
 
   // Fills in what follows from the vocabulary.
   void finish() {
@@ -176,7 +176,7 @@ class bpe_encoder {
       part& left = at(i);
       if (!left.alive || left.after < 0) continue;
       part& right = at(left.after);
-      // The neighbors may have changed since; what counts is that they still make the same token.
+      // A heap entry is stale if its pair no longer merges to the token that it was pushed for.
       const pair_table::merge* const now = model_.merges.get(left.id, right.id);
       if (now == nullptr || now->made != c.made) continue;
       left.id = c.made, right.alive = false, left.after = right.after;

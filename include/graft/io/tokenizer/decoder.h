@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decoders: how the texts of tokens become text (ByteLevel, Metaspace, ByteFallback, Fuse, Strip, Replace), one step
-// after the other over the list of tokens, which is joined at the end.
+// Decoders (detokenization): how the texts of tokens become text (ByteLevel, Metaspace, ByteFallback, Fuse, Strip,
+// Replace), one step after the other over the list of tokens, which is joined at the end.
 #pragma once
 #include <graft/io/tokenizer/pretokenizer.h>
 #include <graft/io/tokenizer/text_stream.h>
@@ -9,11 +9,11 @@ namespace graft::io::hf {
 
 struct decoder_step {
   enum class kind : unsigned char { byte_level, metaspace, byte_fallback, fuse, strip, replace } what = kind::fuse;
-  std::string content{};            // of strip: the character that is removed; of replace: what is written
-  search_pattern pattern{};         // of replace
-  std::size_t start = 0, stop = 0;  // of strip: how many characters at most, at the begin and at the end
+  std::string content{};            // strip: the character that is removed; replace: what is written
+  search_pattern pattern{};         // replace: what is searched for
+  std::size_t start = 0, stop = 0;  // strip: how many characters at most, at the beginning and at the end
   std::string replacement{};        // of metaspace
-  bool drops_first = false;         // of metaspace: the first token loses its ▁
+  bool drops_first = false;         // metaspace: the first token loses its ▁
 };
 
 // The byte that a token <0xXX> stands for.
@@ -62,7 +62,7 @@ inline std::string bytes_of_token(const std::vector<decoder_step>& steps, std::s
       case kind::byte_fallback:
         if (const auto b = byte_of(now)) return std::string(1, *b);
         break;
-      case kind::fuse: return now;  // what follows is about the whole text
+      case kind::fuse: return now;  // later steps act on the joined text
       case kind::strip: now = without_ends(step, now); break;
       case kind::replace:
         if (step.pattern.replace_all(now, step.content, next)) now = next;

@@ -35,8 +35,8 @@ struct search_pattern {
 struct normalizer_step {
   enum class kind : unsigned char { prepend, replace, form, lowercase, strip, strip_accents } what = kind::form;
   normal_form form = normal_form::nfc;
-  bool left = true, right = true;  // of strip
-  std::string content{};           // of prepend and replace
+  bool left = true, right = true;  // strip: the ends that are stripped
+  std::string content{};           // prepend, replace: what is written
   search_pattern pattern{};        // of replace
 };
 

@@ -49,9 +49,9 @@ enum class prepend_scheme : unsigned char { always, first, never };
 struct pretokenizer_step {
   enum class kind : unsigned char { split, metaspace, byte_level } what = kind::split;
   split_behavior behavior = split_behavior::isolated;
-  bool invert = false, splits = true;      // whether matches are what is between; whether Metaspace splits at ▁
-  search_pattern pattern{};                // of a split, and of ByteLevel with use_regex; not used if characters is set
-  std::optional<code_table> characters{};  // splits at each of these characters
+  bool invert = false, splits = true;  // invert: the text between matches is the match; splits: Metaspace splits at ▁
+  search_pattern pattern{};  // what split and ByteLevel with use_regex search for; not used if `characters` is set
+  std::optional<code_table> characters{};         // splits at each of these characters
   prepend_scheme prefix = prepend_scheme::never;  // where Metaspace and ByteLevel (always or never) prepend a space
   std::string replacement = "\xE2\x96\x81";       // what Metaspace writes for a space
 };
@@ -68,7 +68,7 @@ class pretokenizer {
   explicit pretokenizer(const std::vector<pretokenizer_step>& steps) : steps_(steps), scratch_(steps.size()) {}
 
   // Calls word(w) for every word, in order; false if a regular expression took too many steps. `at_start` says whether
-  // the piece is the begin of the whole text, for prepend_scheme::first.
+  // the piece is the beginning of the whole text, for prepend_scheme::first.
   template <class Word> bool split(std::string_view piece, bool at_start, Word word) {
     return piece.empty() || from(0, piece, at_start, word);
   }
@@ -128,7 +128,7 @@ class pretokenizer {
     out.clear();
     if (!step.splits) return out.push_back({0, s.size(), false}), true;
     std::size_t last = 0;
-    bool ready = false, before = false;  // joining goes on from what is there; the span before was a match
+    bool ready = false, before = false;  // ready: the previous span may be extended; before: it was a match
     const auto put = [&](std::size_t from, std::size_t to, bool match) {
       match = match != step.invert;
       switch (step.behavior) {

@@ -16,7 +16,8 @@ inline constexpr std::uint32_t any_times = std::numeric_limits<std::uint32_t>::m
 struct regex_node {
   enum class form : unsigned char { set, sequence, choice, repeat, group, assertion } what = form::sequence;
   enum class greed : unsigned char { greedy, lazy, possessive } repetition = greed::greedy;
-  regex_step::kind step = regex_step::kind::done;  // of a group that looks around or is atomic, and of an assertion
+  // The step of assertions, and of groups that look around or are atomic.
+  regex_step::kind step = regex_step::kind::done;
   code_set set{};
   std::uint32_t least = 0, most = 0;
   std::vector<std::size_t> children{};

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Incremental UTF-8 decoding of generated tokens: complete characters are returned, an incomplete one is held back, and
-// each maximal invalid sequence becomes U+FFFD (Unicode Standard, section 3.9; as Rust's from_utf8_lossy).
+// Streaming detokenizer: decodes the UTF-8 of generated tokens incrementally. Complete characters are returned, an
+// incomplete one is held back, and each maximal invalid sequence becomes U+FFFD (Unicode Standard, section 3.9; as
+// Rust's from_utf8_lossy).
 #pragma once
 #include <graft/io/utf8.h>
 

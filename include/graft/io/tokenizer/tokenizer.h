@@ -58,7 +58,7 @@ class tokenizer {
   std::string decode(std::span<const std::int64_t> ids, bool skip_special = true) const;
 
   // What one token adds to a text that has begun. It may be an incomplete character; text_stream assembles characters
-  // from several tokens. Rules for the begin of a text (the space that Metaspace and Strip remove) are decode()'s.
+  // from several tokens. Rules for the beginning of a text (the space that Metaspace and Strip remove) are decode()'s.
   std::string_view bytes(std::int64_t id, bool skip_special = true) const {
     return shown(id, skip_special) ? m_.bytes_of[static_cast<std::size_t>(id)] : std::string_view();
   }

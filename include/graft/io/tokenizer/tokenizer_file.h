@@ -326,7 +326,7 @@ struct tokenizer_reader {
     for (const json* part : parts("post_processor", "processors")) {
       if (is(*part, "TemplateProcessing"))
         template_processing(*part);
-      else if (!is(*part, "ByteLevel"))  // which moves offsets alone
+      else if (!is(*part, "ByteLevel"))  // as a post-processor ByteLevel changes offsets only
         return reject("the post_processor ", kind(*part),
                       " is not supported, expected ByteLevel, TemplateProcessing or a Sequence of them");
     }

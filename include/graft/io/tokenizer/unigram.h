@@ -115,7 +115,7 @@ class unigram_encoder {
       for (const char b : text) out.push_back(m_.byte_tokens[static_cast<unsigned char>(b)]);
       return;
     }
-    out.push_back(m_.unk);  // append() has refused a text that needs it where there is none
+    out.push_back(m_.unk);  // unk exists: append() refuses the text otherwise
   }
 
   const unigram_model& m_;

@@ -2,14 +2,14 @@
 // attention_launch: attention over a KV cache together with the launch that concatenates heads and applies RoPE, where
 // only attention reads its result. A target's kernel may read q, k and v separately and apply RoPE itself.
 #pragma once
-#include <graft/plan/launch/nodes.h>
 #include <graft/plan/launch/rowwise.h>
+#include <graft/plan/launch/single_nodes.h>
 
 namespace graft {
 
 struct attention_launch {
   struct capabilities {
-    // True where the attention kernel concatenates heads and applies RoPE itself; null: heads are not taken in.
+    // Returns true if the attention kernel concatenates heads and applies RoPE itself; null: heads are not taken in.
     target_function<bool(const graph&, id, const size_values&, dtype, const target&)> fuses_heads{};
   };
   struct work {};

@@ -50,7 +50,8 @@ struct dropout_matcher {
     return data(i) && g[i].what == op::dropout && readers[i] == 1 && when.has_token_rows[i] && one_matrix(g[i]);
   }
   constexpr bool multiplies(id i) const { return data(i) && g[i].what == op::matmul && !g[i].sum && one_matrix(g[i]); }
-  // True for a low-rank value: its readers are products with a precomputed matrix, sums over the tokens, or outputs.
+  // Returns true for a low-rank value: its readers are products with a precomputed matrix, sums over the tokens, or
+  // outputs.
   constexpr bool is_narrow(id i) const {
     int times = 0;
     for (id r = i + 1; r < g.size; ++r)

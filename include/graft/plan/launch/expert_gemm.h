@@ -5,7 +5,7 @@
 #pragma once
 #include <graft/derive/stage.h>
 #include <graft/derive/traversal.h>
-#include <graft/plan/launch/nodes.h>
+#include <graft/plan/launch/single_nodes.h>
 
 #include <initializer_list>
 
@@ -53,7 +53,7 @@ struct expert_gemm {
   template <class Planner> static constexpr bool is_product(const Planner& by, id i) {
     return by.g[i].what == op::grouped_matmul && by.is_free(i) && by.readers[i] == 1;
   }
-  // Whether the rows of product i are a product of the experts too, as U is.
+  // Returns true if the rows of product i are a product of the experts too, as U is.
   static constexpr bool reads_product(const graph& g, id i) {
     return g[unshaped(g, g[i].a)].what == op::grouped_matmul;
   }

@@ -7,7 +7,7 @@
 #pragma once
 #include <graft/derive/stage.h>
 #include <graft/derive/traversal.h>
-#include <graft/plan/launch/nodes.h>
+#include <graft/plan/launch/single_nodes.h>
 #include <graft/plan/launch/wgrad.h>
 
 namespace graft {
@@ -17,7 +17,7 @@ inline constexpr int max_expression_steps = 48, max_expression_operands = 16, ma
 inline constexpr int max_expression_depth_by_token = 6;
 
 namespace detail {
-// True for functions of element values only; dropout depends on the element's index too.
+// Returns true for functions of element values only; dropout depends on the element's index too.
 constexpr bool is_elementwise_function(op o) { return is_pointwise(o) && o != op::dropout; }
 constexpr bool is_elementwise_or_transpose(op o) { return is_elementwise_function(o) || o == op::transpose; }
 
@@ -51,7 +51,7 @@ struct expression_finder {
   const stages& when;
   const sequence<int>& readers;
   node_set free;           // nodes that no launch computes yet
-  node_set recomputed{};   // of these, the nodes that every reader recomputes
+  node_set recomputed{};   // unclaimed nodes that every reader recomputes
   node_set from_memory{};  // operands of expressions, which must be stored
 
   [[gnu::cold]] constexpr expression_finder(const graph& of, const stages& s, const sequence<int>& counted,
@@ -97,7 +97,7 @@ struct expression_finder {
   }
 
  private:
-  // True where node n can be part of an expression that ends with `root`.
+  // Returns true if node n can be part of an expression that ends with `root`.
   constexpr bool can_join(id n, id root) const {
     if (!free[n] || !free[root] || when.has_token_rows[n] != when.has_token_rows[root]) return false;
     return when.has_token_rows[root] ? detail::is_elementwise_function(g[n].what) &&
@@ -121,7 +121,7 @@ struct expression_finder {
         if (g[r].operand(k) == i) return true;
     return false;
   }
-  // True where nodes of `inside` read node n, and no others do unless they recompute it.
+  // Returns true if nodes of `inside` read node n, and no others do unless they recompute it.
   constexpr bool all_inside(id n, id root, const node_set& inside) const {
     int times = 0;
     for (id r = n + 1; r <= root; ++r)
@@ -135,7 +135,8 @@ struct expression_finder {
 struct expression_launch {
   struct capabilities {
     bool fused = false;  // pointwise operations are fused
-    // True where the kernel of a gate's gradients also computes their two column wgrads; otherwise each has its own.
+    // Returns true if the kernel of a gate's gradients also computes their two column wgrads; otherwise each has its
+    // own.
     target_function<bool(const graph&, id, const size_values&, dtype, const target&)> gate_wgrad_is_fused{};
   };
   struct work {
@@ -168,8 +169,8 @@ struct expression_launch {
       sequence<id> nodes = finder.at(i);
       if (!nodes.empty()) all.push(static_cast<sequence<id>&&>(nodes));
     }
-    // A value that some expressions recompute is stored by a launch of its own if a later one found too many steps in it
-    // and reads it from memory.
+    // A value that some expressions recompute is stored by a launch of its own if a later one found too many steps in
+    // it and reads it from memory.
     for (int e = 0; e < all.size(); ++e)
       for (const id n : all[e])
         if (n == all[e][0] || (by.is_free(n) && !finder.from_memory[n])) by.template claim<expression_launch>(n, e);

@@ -6,10 +6,10 @@
 #include <graft/plan/launch/expression.h>
 #include <graft/plan/launch/gemm_problem.h>
 #include <graft/plan/launch/gemm_slots.h>
-#include <graft/plan/launch/matrix_chain.h>
+#include <graft/plan/launch/kronecker_chain.h>
 #include <graft/plan/launch/matrix_stack.h>
-#include <graft/plan/launch/nodes.h>
 #include <graft/plan/launch/rowwise.h>
+#include <graft/plan/launch/single_nodes.h>
 
 #include <initializer_list>
 
@@ -232,7 +232,7 @@ struct gemm_launch {
       for (id i = 0; i < g.size; ++i)
         if (by.is_free(i) && absorb_scaled_operand(g, by.p.when, i, sums[k])) by.template claim<wgrad_sum>(i, k);
     by.template work<wgrad_sum>().host =
-        wgrad_fusion(g, w.products, sums, by.template can<wgrad_sum>().runs_beside_gemm);
+        wgrad_fusion(g, w.products, sums, by.template can<wgrad_sum>().fuses_into_dgrad);
     w.groups = group_products(w.products, can.max_grouped_gemms);
     w.gates = sequence<id>(w.products.size(), none_id);
     for (int k = 0; can.fuses_gates && k < w.products.size(); ++k)
@@ -278,7 +278,7 @@ struct gemm_launch {
       if (!inside[i]) continue;
       const node& v = g[i];
       const bool base = v.what == op::matmul && v.b == s.weight && v.a == x;
-      const bool branch = v.what == op::fold || v.what == op::repeat || v.what == op::matmul;
+      const bool branch = v.what == op::fold_columns || v.what == op::repeat || v.what == op::matmul;
       by.add(i, base            ? launch_slot::mainloop
                 : branch        ? launch_slot::branch
                 : i == s.scaled ? launch_slot::prologue

@@ -2,7 +2,7 @@
 // gemm_problem: one GEMM with its slots and sizes, for which a backend chooses a kernel.
 #pragma once
 #include <graft/core/quant_format.h>
-#include <graft/derive/updated_weight.h>
+#include <graft/derive/low_rank_update.h>
 #include <graft/plan/launch/gemm_slots.h>
 
 namespace graft {
@@ -48,7 +48,7 @@ constexpr gemm_problem shape_of(const graph& g, const gemm_slots& p, const size_
   shape.plain = p.act == op::detach && p.residual < 0;
   shape.epilogue_steps = !p.epilogue_steps.empty();
   shape.prologue = p.prologue >= 0;
-  shape.nn = !p.weight_is_nt && (base_leaf(g, p.weight) >= 0 || updated_weight_at(g, p.weight).found);
+  shape.nn = !p.weight_is_nt && (base_leaf(g, p.weight) >= 0 || low_rank_update_at(g, p.weight).found);
   if (base_leaf(g, p.weight) >= 0) shape.stored = stored;
   for (const low_rank_branch& b : p.branches) {
     shape.stores_shrink = shape.stores_shrink || b.stores_shrink;

@@ -16,7 +16,7 @@
 namespace graft {
 
 struct low_rank_branch {
-  id a = none_id, b = none_id;  // precomputed; none where op::fold computes U, or op::repeat expands it (MiSS)
+  id a = none_id, b = none_id;  // precomputed; none where op::fold_columns computes U, or op::repeat expands it (MiSS)
   bool a_rank_major = true;     // A is stored [rank, in], else [in, rank]
   bool b_out_major = true;      // B is stored [out, rank], else [rank, out]
   bool minus = false;
@@ -135,7 +135,7 @@ struct gemm_matcher {
     const bool stores = stores_shrink(v.a);
     if (!with_branches || is_leaf(g[v.a].what) || (!has_one_reader(v.a) && !stores)) return false;
     const node& s = g[v.a];
-    const bool low_rank = product(v.a), folded = s.what == op::fold && data(s.a) && one_matrix(s) && !stores;
+    const bool low_rank = product(v.a), folded = s.what == op::fold_columns && data(s.a) && one_matrix(s) && !stores;
     if (!low_rank && (!folded || v.what == op::repeat)) return false;
     if (out.x >= 0 && out.x != s.a) return false;  // the branch reads another x
     low_rank_branch b;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The kinds of launches: a closed vocabulary. A kind is one header here: a struct that says what one launch of the kind
 // is, and these members, which are all that the rest of plan/ uses (those that a kind has no use for, it leaves out):
-//     capabilities       what a target can do of this kind; each backend states it beside its kernels
+//     capabilities       what a target can do of this kind; each backend states it next to its kernels
 //     work               what the planner notes of this kind while it plans one graph
 //     match(planner)     finds the nodes that launches of this kind take in, and claims them
 //     add(planner, k, i) adds match k, which claimed node i, as a launch if all that it reads is computed
@@ -36,7 +36,7 @@ template <class... Kinds> struct kind_list {
   template <template <class> class For> struct values : For<Kinds>... {};
 };
 
-using launch_kinds = kind_list<dropout_gemm, matrix_chain, wgrad_sum, gemm_launch, expert_gemm, matrix_stack,
+using launch_kinds = kind_list<dropout_gemm, kronecker_chain, wgrad_sum, gemm_launch, expert_gemm, matrix_stack,
                                rowwise_launch, expression_launch, attention_launch, nodes_launch, rows_launch>;
 
 namespace detail {

@@ -7,7 +7,7 @@
 #pragma once
 #include <graft/derive/stage.h>
 #include <graft/derive/traversal.h>
-#include <graft/plan/launch/nodes.h>
+#include <graft/plan/launch/single_nodes.h>
 
 namespace graft {
 
@@ -47,10 +47,10 @@ struct stack_matcher {
     if (v.what == op::unskew) return square(v.a);
     if (!square(i)) return false;
     if (v.what == op::matmul) return !v.sum && same_shape(g[v.a], v) && same_shape(g[v.b], v);
-    if (v.what == op::transpose || v.what == op::upper) return true;
+    if (v.what == op::transpose || v.what == op::strict_upper) return true;
     return (v.what == op::add || v.what == op::sub || v.what == op::mul) && reads(v, v.a) && reads(v, v.b);
   }
-  // True where no node outside depends on the set and is read by it, so that the set can be one launch.
+  // Returns true if no node outside depends on the set and is read by it, so that the set can be one launch.
   [[gnu::cold]] constexpr bool closed(const node_set& in) const {
     node_set after(g.size);
     for (id i = 0; i < g.size; ++i)
@@ -122,7 +122,7 @@ struct stack_matcher {
   return all;
 }
 
-// True where the target's kernel supports these sizes; otherwise each node is a kernel of its own.
+// Returns true if the target's kernel supports these sizes; otherwise each node is a kernel of its own.
 constexpr bool fuses_stack(const graph& g, const matrix_stack& s, const size_values& sizes,
                            const matrix_stack::capabilities& can) {
   for (const id i : s.inside)

@@ -26,7 +26,7 @@ struct rowwise_launch {
 
   id result = none_id;
   id norm = none_id, scale = none_id;            // a norm or its gradient, and w
-  id grad_output = none_id, residual = none_id;  // of a gradient: t, and h
+  id grad_output = none_id, residual = none_id;  // operands of a gradient: t and h
   sequence<concat_part> parts;                   // values that are concatenated along the columns
   id table = none_id, positions = none_id;       // cosines and sines by position, and the positions of the rows
   sequence<id> inside;                           // nodes in order of computation; the result is the last one

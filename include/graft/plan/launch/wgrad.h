@@ -22,8 +22,8 @@ constexpr bool one_matrix(const node& v) { return v.d[0] == dim{1} && v.d[1] == 
 struct wgrad_sum {
   struct capabilities {
     bool has_kernel = false;        // there is a wgrad kernel
-    bool runs_beside_gemm = false;  // wgrads run in the launch of a dgrad (gemm.h)
-    // True where an operand with this many columns is copied with padding before the launch.
+    bool fuses_into_dgrad = false;  // wgrads run in the launch of a dgrad (gemm.h)
+    // Returns true if an operand with this many columns is copied with padding before the launch.
     target_function<bool(long long columns, dtype, const target&)> operand_is_padded{};
   };
   struct work {
@@ -77,7 +77,7 @@ struct wgrad_sum {
   return s;
 }
 
-// True for tensors that the caller binds to a call, such as values that forward saved.
+// Returns true for tensors that the caller binds to a call, such as values that forward saved.
 constexpr bool is_call_input(const graph& g, id i) {
   return is_leaf(g[i].what) && traits_of(g[i].what).known_at == stage::call;
 }

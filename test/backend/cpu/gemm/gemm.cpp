@@ -15,10 +15,10 @@ constexpr sizes all_sizes[] = {{1, 1, 1},      {1, 40, 9},     {40, 1, 9},   {1,
                                {6, 7, 7},      {13, 17, 1},    {5, 64, 33},  {64, 5, 130},  {50, 100, 70},
                                {300, 17, 400}, {17, 300, 600}, {70, 40, 16}, {40, 131, 48}, {3, 200, 47}};
 // One operand, row-major or column-major, with or without gaps between its rows.
-struct spread {
+struct strided_matrix {
   owned<double> numbers;
   cpu::strided<double> view;
-  spread(long long rows, long long cols, bool flipped, long long padding, unsigned seed)
+  strided_matrix(long long rows, long long cols, bool flipped, long long padding, unsigned seed)
       : numbers(random_tensor<double>({1, 1, flipped ? cols : rows, (flipped ? rows : cols) + padding}, seed)),
         view{numbers.v.data(), numbers.shape.d[3], 1} {
     if (flipped) view = view.transposed();
@@ -33,7 +33,8 @@ TEST_CASE("gemm: every layout, with and without gaps between rows, and every mod
     for (int flags = 0; flags < 16; ++flags)
       for (const int accumulate : {0, 1, -1}) {
         const long long capacity_a = (flags & 4) != 0 ? 3 : 0, capacity_c = (flags & 8) != 0 ? 5 : 0;
-        const spread a(s.m, s.k, (flags & 1) != 0, capacity_a, 1), b(s.k, s.n, (flags & 2) != 0, 2 * capacity_a, 2);
+        const strided_matrix a(s.m, s.k, (flags & 1) != 0, capacity_a, 1),
+            b(s.k, s.n, (flags & 2) != 0, 2 * capacity_a, 2);
         owned<double> c = random_tensor<double>({1, 1, s.m, s.n + capacity_c}, 3), expected = c;
         cpu::gemm(s.m, s.n, s.k, a.view, b.view, c.v.data(), s.n + capacity_c, accumulate);
         for (long long i = 0; i < s.m; ++i)
@@ -51,7 +52,7 @@ TEST_CASE("gemm: every layout, with and without gaps between rows, and every mod
 TEST_CASE("gemm: a row has the same bits alone and in a larger GEMM") {
   for (const long long k : {1, 8, 37, 200})
     for (const long long n : {1, 7, 50}) {
-      const spread b(k, n, true, 0, 2), rows(9, k, false, 0, 1);
+      const strided_matrix b(k, n, true, 0, 2), rows(9, k, false, 0, 1);
       owned<double> all({1, 1, 9, n}), alone({1, 1, 1, n});
       cpu::gemm(9, n, k, rows.view, b.view, all.v.data(), n, 0);
       for (long long i = 0; i < 9; ++i) {
@@ -141,7 +142,7 @@ TEST_CASE("gemm: the same bits on any number of threads") {
   for (const sizes& s : {sizes{1, 3000, 2000}, sizes{4, 2000, 1000}, sizes{16, 1000, 1000}, sizes{2000, 16, 500},
                          sizes{200, 300, 300}, sizes{3000, 1, 2000}})
     for (int flags = 0; flags < 4; ++flags) {
-      const spread a(s.m, s.k, (flags & 1) != 0, 0, 1), b(s.k, s.n, (flags & 2) != 0, 0, 2);
+      const strided_matrix a(s.m, s.k, (flags & 1) != 0, 0, 1), b(s.k, s.n, (flags & 2) != 0, 0, 2);
       std::vector<double> first;
       for (const int threads : {1, 2, 3, 7}) {
         omp_set_num_threads(threads);

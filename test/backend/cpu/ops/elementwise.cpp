@@ -29,7 +29,7 @@ double plain(op what, double x, double y) {
     case op::tanh: return std::tanh(x);
     case op::sigmoid: return 1 / (1 + std::exp(-x));
     case op::relu: return x > 0 ? x : 0;
-    case op::step: return x > 0 ? 1 : 0;
+    case op::heaviside: return x > 0 ? 1 : 0;
     default: return x;
   }
 }
@@ -78,7 +78,7 @@ namespace {
 
 template <class Real> void functions_of_one_operand(double tolerance) {
   for (const op what : {op::sqrt, op::exp, op::log, op::sin, op::cos, op::tanh, op::erf, op::sigmoid, op::relu,
-                        op::silu, op::gelu, op::gelu_tanh, op::step, op::detach}) {
+                        op::silu, op::gelu, op::gelu_tanh, op::heaviside, op::detach}) {
     owned<Real> a = random_tensor<Real>({1, 2, 3, 27}, 4), found(a.shape);  // packets and a remainder
     for (std::size_t i = 0; i < a.v.size(); ++i) {
       a.v[i] = i == 0 ? Real(0) : a.v[i] * static_cast<Real>(i % 9 + 1);  // up to 9 from zero

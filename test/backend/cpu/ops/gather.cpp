@@ -52,13 +52,13 @@ TEST_CASE("gather: numbers are scattered into a matrix and gathered from it; rep
   const std::int64_t at[] = {2, 0, 2, 1, 3, 4, 3, 0};  // rows 2, 0, 2, 1; columns 3, 4, 3, 0
   owned<double> numbers = random_tensor<double>({1, 1, 4, 1}, 1), sum({1, 1, 3, 5}), expected(sum.shape);
   sum.at(0, 0, 0, 4) = expected.at(0, 0, 0, 4) = 7;  // other elements are unchanged
-  cpu::place(sum.t(), numbers.t(), at);
+  cpu::scatter_elements(sum.t(), numbers.t(), at);
   for (int i = 0; i < 4; ++i) expected.at(0, 0, at[i], at[4 + i]) += numbers.at(0, 0, i, 0);
   CHECK(furthest(sum.v, expected.v) == 0);
 
   owned<double> m = random_tensor<double>({1, 1, 3, 5}, 2), picked(numbers.shape, NAN), placed(m.shape);
-  cpu::pick(picked.t(), m.t(), at);
+  cpu::gather_elements(picked.t(), m.t(), at);
   for (int i = 0; i < 4; ++i) CHECK(picked.at(0, 0, i, 0) == m.at(0, 0, at[i], at[4 + i]));
-  cpu::place(placed.t(), numbers.t(), at);
+  cpu::scatter_elements(placed.t(), numbers.t(), at);
   adjoint(dot(placed.v, m.v), dot(numbers.v, picked.v));
 }

@@ -91,7 +91,7 @@ TEST_CASE("layout: tile repeats, fold sums, also if the width is no multiple") {
       right = right && wide.at(i, j, k, l) == a.at(i, j, k, l % 4);
     });
     CHECK(right);
-    cpu::fold(back.t(), b.t());
+    cpu::fold_columns(back.t(), b.t());
     adjoint(dot(wide.v, b.v), dot(a.v, back.v));
   }
 }

@@ -12,7 +12,7 @@ using namespace test;
 
 namespace {
 
-// The largest distance between neighbouring numbers of an encoding that has the scale of element `at`.
+// The largest distance between neighboring numbers of an encoding that has the scale of element `at`.
 double step_at(const weight_view& w, long long at) {
   const quant_format& format = w.format;
   if (format.block_bytes > 0) {
@@ -155,7 +155,7 @@ TEST_CASE("quantized: few tokens on rows of whole blocks, whatever the sizes of 
     }
 }
 
-// Digits that are bytes must not add up to more than a register holds: here all are as large as they can be. Floats
+// Limbs that are bytes must not add up to more than a register holds: here all are as large as they can be. Floats
 // that are rounded the same way at every addition may be 1e-5 away.
 TEST_CASE("quantized: numbers of one size and sign, and of which one is larger") {
   const long long rows = 5, cols = 8192;

@@ -2,9 +2,9 @@
 // Large GEMM by a BLAS, if the build found one (GRAFT_BLAS): OpenBLAS, BLIS, MKL or Accelerate. It is called through
 // the Fortran interface, which all of them have and which needs no header, and uses its own threads: there is no
 // portable way to run a BLAS on one of ours. So it is called outside of our parallel regions only. OpenBLAS built with
-// a thread pool of its own beside OpenMP would find the processors taken by our threads, which spin for a while after
-// their work; if its functions are linked, it is told to use one thread and is called from each of ours. GEMMs of bf16
-// are found as weak symbols: MKL's gemm_bf16bf16f32 and OpenBLAS's sbgemm, which have one signature.
+// a thread pool of its own in addition to OpenMP would find the processors taken by our threads, which spin for a while
+// after their work; if its functions are linked, it is told to use one thread and is called from each of ours. GEMMs of
+// bf16 are found as weak symbols: MKL's gemm_bf16bf16f32 and OpenBLAS's sbgemm, which have one signature.
 #pragma once
 #include <graft/backend/cpu/gemm/problem.h>
 #include <graft/core/dtype.h>
@@ -45,8 +45,8 @@ namespace graft::cpu {
 #if defined(GRAFT_BLAS)
 inline constexpr bool has_blas = true;
 
-// True if all sizes are ints and every leading dimension is at least what the BLAS demands, also of a single row or
-// column.
+// Returns true if all sizes are ints and every leading dimension is at least what the BLAS demands, also of a single
+// row or column.
 template <class Real, class Stored> bool fits_blas(const gemm_problem<Real, Stored, Stored>& c) {
   const long long all[] = {c.rows, c.cols, c.depth, c.stride, c.left.row, c.left.col, c.right.row, c.right.col};
   for (const long long n : all)
@@ -115,7 +115,7 @@ class single_blas_thread {
   bool has_pool() const { return threads_ > 0; }
 
  private:
-  int threads_ = 0;  // of its pool; 0: it has no pool or its functions are not linked
+  int threads_ = 0;  // threads of the pool of this BLAS; 0: it has no pool or its functions are not linked
 };
 #else
 inline constexpr bool has_blas = false;

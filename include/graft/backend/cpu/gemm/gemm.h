@@ -16,7 +16,7 @@
 #include <graft/backend/cpu/gemm/skinny.h>
 #include <graft/backend/cpu/gemm/small_k.h>
 #include <graft/backend/cpu/gemm/small_m.h>
-#include <graft/backend/cpu/instructions/chosen.h>
+#include <graft/backend/cpu/instructions/selected_kernels.h>
 #include <graft/backend/cpu/runtime/threads.h>
 
 namespace graft::cpu {

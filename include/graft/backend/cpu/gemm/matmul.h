@@ -21,7 +21,8 @@ struct matmul_mode {
   int accumulate = 0;  // 0: overwrite, +1 or -1: add or subtract
 };
 
-// c [m, n] = or ±= a b for one matrix each.
+// Multiplies one pair of matrices into c [m, n]. matmul_mode says whether the result overwrites c, is added or is
+// subtracted; in this file "c = or ±=" stands for these three.
 template <class Real>
 void product(Real* c, long long m, long long n, const Real* a, const Real* b, long long k, matmul_mode mode,
              const gemm_epilogue<Real>& end = {}) {
@@ -40,7 +41,7 @@ gemm_problem<Real> linear_problem(tensor<Real> out, tensor<Real> a, tensor<Real>
 
 namespace detail {
 
-inline constexpr long long skinny_tile_rows = 16;  // of a dequantized tile for few tokens
+inline constexpr long long skinny_tile_rows = 16;  // rows of one dequantized tile in a product of few tokens
 
 // Dequantizes rows of a weight on all threads, unless the caller is in a parallel region.
 template <class Real> void dequantize_tile(const weight_view& w, long long row, long long rows, Real* to) {
@@ -50,14 +51,14 @@ template <class Real> void dequantize_tile(const weight_view& w, long long row, 
     convert(w, row + first, end - first, to + first * w.cols);
   });
 }
-// True if the 4-bit GEMV kernels are fastest. Double-quantized scales are recomputed for every few tokens, so their
-// limit is lower.
+// Returns true if the 4-bit GEMV kernels are fastest. Double-quantized scales are recomputed for every few tokens, so
+// their limit is lower.
 inline bool use_four_bit_gemv(const weight_view& w, long long tokens) {
   if (!has_four_bit_kernel(w.format) || w.cols % w.format.block != 0) return false;
   return tokens <= (w.quant->format.scales == dtype::u8 ? std::min<long long>(skinny_cols, max_four_bit_tokens)
                                                         : max_four_bit_tokens);
 }
-// True if few rows are multiplied with a quantized weight by reading it as it is stored.
+// Returns true if few rows are multiplied with a quantized weight by reading it as it is stored.
 template <class Real> bool reads_quantized(const weight_view& w, long long tokens) {
   if constexpr (sizeof(Real) == sizeof(float)) {
     if (const auto* k = faster_kernels()) return k->reads_quantized(as_kernel_weight(w), tokens);
@@ -65,7 +66,7 @@ template <class Real> bool reads_quantized(const weight_view& w, long long token
   }
   return tokens <= skinny_cols;
 }
-// The share of a thread, the rows of w from `first` on; right has the columns of all tokens.
+// Computes the part of the product that one thread has: rows of w from `first` on, times the columns of all tokens.
 template <class Real> void quantized_share(const gemm_problem<Real>& share, const weight_view& w, long long first) {
   if constexpr (sizeof(Real) == sizeof(float)) {
     if (const auto* k = faster_kernels())
@@ -173,7 +174,7 @@ template <class Real> void dequantized_gemm(tensor<Real> c, tensor<Real> a, cons
 
 }  // namespace detail
 
-// True if a weight has the type Real and contiguous rows or columns, so that it is read in place.
+// Returns true if a weight has the type Real and contiguous rows or columns, so that it is read in place.
 template <class Real> bool is_plain(const weight_view& w) {
   return w.format == quant_format_of<Real>() && (w.row_stride == 1 || w.col_stride == 1);
 }

@@ -7,7 +7,7 @@
 // rows at a time.
 #pragma once
 #include <graft/backend/cpu/gemm/problem.h>
-#include <graft/backend/cpu/gemm/small_block.h>
+#include <graft/backend/cpu/gemm/rotation_block_gemm.h>
 #include <graft/core/array_size.h>
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention for prefill, decode and backward: O = softmax(Q Kᵀ / √d) V for every head, with grouped queries (GQA). Who
-// attends to what is an attention range per row (graph/rules_model.h). A tile is up to 64 neighbouring rows with
+// attends to what is an attention range per row (graph/rules_model.h). A tile is up to 64 neighboring rows with
 // overlapping ranges; its scores of one head are stored, so softmax is exact and not online, and its products are GEMMs
 // (gemm.h). Scores may have a soft cap, and heads sinks (attention_options). Tiles and the order of sums follow from
 // the ranges alone, and a thread computes whole heads of a tile, so any number of threads gives the same bits.

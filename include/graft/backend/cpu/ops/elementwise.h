@@ -63,7 +63,7 @@ template <class Real> packet_function<Real> unary_packets(op what) {
         const some t = tanh<Real>(pmul(slope, padd(x, cubed)));
         return pmul(pmul(all(Real(0.5)), x), padd(all(Real(1)), t));
       });
-    case op::step: return with<Real>([](some x, some) { return pand(all(Real(1)), pcmp_lt(all(Real(0)), x)); });
+    case op::heaviside: return with<Real>([](some x, some) { return pand(all(Real(1)), pcmp_lt(all(Real(0)), x)); });
     case op::detach: return with<Real>([](some x, some) { return x; });
     default: return nullptr;
   }

@@ -69,7 +69,7 @@ namespace detail {
 template <op_set Ops, op... What> constexpr bool has = (Ops & (op_bit(What) | ...)).any();
 template <op_set Ops>
 constexpr bool has_unary = has<Ops, op::sqrt, op::exp, op::log, op::sin, op::cos, op::tanh, op::erf, op::sigmoid,
-                               op::relu, op::silu, op::gelu, op::gelu_tanh, op::step, op::detach>;
+                               op::relu, op::silu, op::gelu, op::gelu_tanh, op::heaviside, op::detach>;
 }  // namespace detail
 
 // Evaluates a node with an operation of Ops; binding a graph checks that it has no others.
@@ -115,7 +115,7 @@ void evaluate_node(const evaluator<Real>& e, id i, tensor<Real> out, const opera
     case op::silu:
     case op::gelu:
     case op::gelu_tanh:
-    case op::step:
+    case op::heaviside:
     case op::detach:
       if constexpr (has_unary<Ops>) unary(v.what, out, x.a);
       return;
@@ -150,11 +150,11 @@ void evaluate_node(const evaluator<Real>& e, id i, tensor<Real> out, const opera
     case op::repeat:
       if constexpr (has<Ops, op::repeat>) repeat(out, x.a);
       return;
-    case op::fold:
-      if constexpr (has<Ops, op::fold>) fold(out, x.a);
+    case op::fold_columns:
+      if constexpr (has<Ops, op::fold_columns>) fold_columns(out, x.a);
       return;
-    case op::upper:
-      if constexpr (has<Ops, op::upper>) strict_upper(out, x.a);
+    case op::strict_upper:
+      if constexpr (has<Ops, op::strict_upper>) strict_upper(out, x.a);
       return;
     case op::skew:
       if constexpr (has<Ops, op::skew>) skew(out, x.a);
@@ -195,11 +195,11 @@ void evaluate_node(const evaluator<Real>& e, id i, tensor<Real> out, const opera
     case op::scatter:
       if constexpr (has<Ops, op::scatter>) scatter(out, x.a, x.ids, v.ta);
       return;
-    case op::place:
-      if constexpr (has<Ops, op::place>) place(out, x.a, x.ids);
+    case op::scatter_elements:
+      if constexpr (has<Ops, op::scatter_elements>) scatter_elements(out, x.a, x.ids);
       return;
-    case op::pick:
-      if constexpr (has<Ops, op::pick>) pick(out, x.a, x.ids);
+    case op::gather_elements:
+      if constexpr (has<Ops, op::gather_elements>) gather_elements(out, x.a, x.ids);
       return;
     case op::softmax:
       if constexpr (has<Ops, op::softmax>) softmax(out, x.a);
@@ -255,14 +255,14 @@ void evaluate_node(const evaluator<Real>& e, id i, tensor<Real> out, const opera
     case op::grouped_wgrad:
       if constexpr (has<Ops, op::grouped_wgrad>) grouped_wgrad(out, x.a, x.b, x.c, e.experts(v));
       return;
-    case op::patches:
-      if constexpr (has<Ops, op::patches>) patches(out, x.a, e.conv_window(v, v.a));
+    case op::im2col:
+      if constexpr (has<Ops, op::im2col>) im2col(out, x.a, e.conv_window(v, v.a));
       return;
-    case op::unpatch:
-      if constexpr (has<Ops, op::unpatch>) unpatch(out, x.a, e.conv_window(v, i));
+    case op::col2im:
+      if constexpr (has<Ops, op::col2im>) col2im(out, x.a, e.conv_window(v, i));
       return;
-    case op::rank_sum:
-    case op::rank_max: (*e.host)(traits_of(v.what).name, x.a, out); return;
+    case op::all_reduce_sum:
+    case op::all_reduce_max: (*e.host)(traits_of(v.what).name, x.a, out); return;
     case op::host: (*e.host)(v.name, x.a, out); return;
   }
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Mixture of experts: routing, rows sorted by expert and their sums, and products of each expert's rows with its own
-// matrix. An expert's rows are one GEMM without padding, and one row is a GEMV. Where there are many experts with rows
-// and none of them has most of the work, threads take whole experts, else they divide each product. All sums have a
-// fixed order.
+// Mixture of experts: top-k routing, dispatch (tokens permuted into the order of the experts) and combine (unpermute),
+// and products of each expert's rows with its own matrix. An expert's rows are one GEMM without padding, and one row is
+// a GEMV. Where there are many experts with rows and none of them has most of the work, threads take whole experts,
+// else they divide each product. All sums have a fixed order.
 #pragma once
 #include <graft/backend/cpu/gemm/matmul.h>
 #include <graft/graph/rules_experts.h>
@@ -102,7 +102,7 @@ void dispatch(tensor<Real> out, tensor<Real> from, tensor<Real> routing, routed_
         std::copy_n(from.p + (how == routed_by::token ? r.token(p) : r.expert(p) - mine.first) * n, n, out.p + p * n);
   });
 }
-// Adds to out, which is zero, or of experts the sum of earlier chunks.
+// Adds to out. Before the first chunk of tokens out is zero; a result per expert then holds the sums of earlier chunks.
 template <class Real>
 void combine(tensor<Real> out, tensor<Real> rows, tensor<Real> routing, routed_by how, expert_range mine = {}) {
   const routing_table<Real> r(routing);
@@ -164,8 +164,8 @@ void for_each_expert(const routing_table<Real>& r, long long offset, long long e
       by_expert ? threads : 1, [] {}, 0, [](int) {}, parts, run);
 }
 
-// The matrix of expert e among those of all experts. The scales of a quantized one are in blocks within rows, beside
-// the codes or among them (check_quantized).
+// The matrix of expert e in the stack of all experts. Quantized matrices have scales per block of a row, stored in a
+// second tensor or inside the blocks (check_quantized).
 struct expert_matrix {
   quant_state scales{};
   weight_view weight;

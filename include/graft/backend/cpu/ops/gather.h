@@ -41,11 +41,11 @@ template <class Real> void scatter(tensor<Real> w, tensor<Real> rows, const std:
 }
 
 // place adds n numbers to elements of a matrix, and pick reads n elements. The index `at` has n rows, then n columns.
-template <class Real> void place(tensor<Real> out, tensor<Real> numbers, const std::int64_t* at) {
+template <class Real> void scatter_elements(tensor<Real> out, tensor<Real> numbers, const std::int64_t* at) {
   const long long n = numbers.count();
   for (long long i = 0; i < n; ++i) out.p[at[i] * out.d[3] + at[n + i]] += numbers.p[i];
 }
-template <class Real> void pick(tensor<Real> numbers, tensor<Real> a, const std::int64_t* at) {
+template <class Real> void gather_elements(tensor<Real> numbers, tensor<Real> a, const std::int64_t* at) {
   const long long n = numbers.count();
   for (long long i = 0; i < n; ++i) numbers.p[i] = a.p[at[i] * a.d[3] + at[n + i]];
 }

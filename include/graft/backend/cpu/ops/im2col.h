@@ -23,12 +23,12 @@ template <class F> void each_patch(const long long (&image)[4], const long long 
               (n * rows[2] + p) * rows[3] + (c * s.kernel_h + y) * s.kernel_w + x);
           }
 }
-template <class Real> void patches(tensor<Real> out, tensor<Real> image, window s) {
+template <class Real> void im2col(tensor<Real> out, tensor<Real> image, window s) {
   std::fill_n(out.p, out.count(), Real(0));
   each_patch(image.d, {1, out.d[1], out.d[2], out.d[3]}, s,
              [&](long long at, long long to) { out.p[to] = image.p[at]; });
 }
-template <class Real> void unpatch(tensor<Real> image, tensor<Real> rows, window s) {
+template <class Real> void col2im(tensor<Real> image, tensor<Real> rows, window s) {
   each_patch(image.d, {1, rows.d[1], rows.d[2], rows.d[3]}, s,
              [&](long long at, long long from) { image.p[at] += rows.p[from]; });
 }

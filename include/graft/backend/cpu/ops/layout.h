@@ -57,7 +57,7 @@ template <class Real> void repeat(tensor<Real> out, tensor<Real> a) {
       std::copy_n(a.p + r * a.d[3], std::min(a.d[3], out.d[3] - c), out.p + r * out.d[3] + c);
 }
 // The adjoint of repeat: sums the columns of each row modulo the row length of out.
-template <class Real> void fold(tensor<Real> out, tensor<Real> a) {
+template <class Real> void fold_columns(tensor<Real> out, tensor<Real> a) {
   const long long rows = a.count() / a.d[3], r = out.d[3];
   for (long long i = 0; i < rows; ++i) {
     std::fill_n(out.p + i * r, r, Real(0));

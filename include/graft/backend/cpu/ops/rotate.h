@@ -4,7 +4,7 @@
 // and gathers by p_i. No [in, in] matrix exists, except in the oracle.
 #pragma once
 #include <graft/backend/cpu/gemm/gemm.h>
-#include <graft/backend/cpu/gemm/small_block.h>
+#include <graft/backend/cpu/gemm/rotation_block_gemm.h>
 #include <graft/backend/cpu/runtime/tensor.h>
 
 #include <algorithm>

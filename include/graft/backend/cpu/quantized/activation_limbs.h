@@ -4,7 +4,7 @@
 //     v / most = (d0 256² + d1 256 + d2) / limb_scale,    limb_scale = 127 · 256²
 // which is as exact as a float of the largest magnitude. Limbs are stored in the order in which neon_int8.h multiplies
 // them: for the columns of a register the limbs d0, d1 and d2 of mma_rows tokens. A single token, where a register
-// takes two, is stored as 0, d0, d1, d2, so that any two neighbours are one load.
+// takes two, is stored as 0, d0, d1, d2, so that any two neighbors are one load.
 #pragma once
 #include <graft/backend/cpu/quantized/neon_int8.h>
 #include <graft/backend/cpu/runtime/memory.h>

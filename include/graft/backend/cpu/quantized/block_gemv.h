@@ -13,7 +13,7 @@ namespace graft::cpu {
 #if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 namespace detail {
 
-// Two sums, so that an addition need not wait for the one before it, and the sum of what minimums add.
+// Sums of one row. Two accumulators hide the latency of the addition; of_minimums accumulates minimum · Σ x.
 struct block_sums {
   float_table::floats of_codes[2] = {float_table::zero(), float_table::zero()};
   float of_minimums = 0;

@@ -2,9 +2,9 @@
 // Dequantizes elements [first, first + n) of a quantized weight in row-major order. There is one function for each
 // layout of scales; what a stored value means is in core/quant.
 #pragma once
-#include <graft/backend/cpu/instructions/chosen.h>
+#include <graft/backend/cpu/instructions/selected_kernels.h>
 #include <graft/backend/cpu/quantized/fp8_convert.h>
-#include <graft/backend/cpu/quantized/table16.h>
+#include <graft/backend/cpu/quantized/nibble_lookup.h>
 #include <graft/core/bf16.h>
 #include <graft/core/quant_formats.h>
 
@@ -48,7 +48,7 @@ inline float scale_at(const quant_state& p, long long k) {
     case dtype::u4:
     case dtype::f4_e2m1:
     case dtype::f8_e5m2:
-    case dtype::ggml: break;  // no scales are stored so, or refused when a weight is set
+    case dtype::ggml: break;  // unreachable: no format stores scales in this type
   }
   return std::numeric_limits<float>::quiet_NaN();
 }
@@ -142,7 +142,7 @@ class row_groups {
     for (long long g = 0; g < groups_; ++g) scales_[g] = scale(g), zeros_[g] = static_cast<float>(zero(g));
   }
   bool in_order() const { return w_.format.scaled == scale_granularity::block; }
-  // Where groups are in order, these return the group of column k and the first column after a group.
+  // For groups of consecutive columns: the group of column k, and the end of group g.
   long long group_at(long long k) const { return block_index(k, w_.format.block); }
   long long end_of(long long g) const { return std::min(w_.cols, (g + 1) * w_.format.block); }
   float scale(long long g) const { return scale_at(*w_.quant, first_ + g); }
@@ -262,7 +262,7 @@ inline void dequantize(const weight_view& w, long long first, long long n, float
     case dtype::f8_e5m2:
     case dtype::f8_e8m0: break;
   }
-  std::fill_n(to, n, std::numeric_limits<float>::quiet_NaN());  // no format, which is refused when a weight is set
+  std::fill_n(to, n, std::numeric_limits<float>::quiet_NaN());  // unreachable: setting a weight refuses these formats
 }
 
 }  // namespace graft::cpu

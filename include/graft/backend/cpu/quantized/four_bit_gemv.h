@@ -55,7 +55,7 @@ using two_floats = float __attribute__((vector_size(8)));
 
 }  // namespace detail
 
-// True if four_bit_gemv multiplies this format.
+// Returns true if four_bit_gemv multiplies this format.
 constexpr bool has_four_bit_kernel(const quant_format& e) {
 #if defined(__AVX2__) && defined(__FMA__)
   return detail::has_four_bit_permute(e);

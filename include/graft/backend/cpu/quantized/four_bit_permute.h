@@ -75,7 +75,7 @@ struct zero_point_tables {
   }
 };
 inline constexpr zero_point_tables numbers_of_zero_point;
-// True if the kernels below multiply this format: rows are whole blocks, and a step is inside of one.
+// Returns true if the kernels below multiply this format: rows are whole blocks, and a step is inside of one.
 constexpr bool has_four_bit_permute(const quant_format& e) {
   const bool blocks = is_four_bit(e) || (e.type == dtype::f4_e2m1 && can_dequantize(e)) ||
                       (e.type == dtype::u4 && e.scaled == scale_granularity::block);

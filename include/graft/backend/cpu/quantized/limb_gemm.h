@@ -46,7 +46,7 @@ struct full_sums {
   }
 };
 
-// The sums of four rows and one token if a register takes two rows and two tokens: neighbouring limbs of the token take
+// The sums of four rows and one token if a register takes two rows and two tokens: neighboring limbs of the token take
 // the places of two tokens, so that `rest` holds s1 and s2. `first` holds s0 and a sum that is not used.
 struct single_token_sums {
   static constexpr int groups = 2;
@@ -193,7 +193,7 @@ inline long long max_limb_tokens(const quant_format& format) {
   const long long two_by_two = detail::mma_rows == 2 ? 4 : 1;
   return is_four_bit(format) ? 4 * two_by_two : format.type == dtype::int8 ? 16 * two_by_two : 8 * two_by_two;
 }
-// True if limb_gemm computes the product of this weight and number of tokens.
+// Returns true if limb_gemm computes the product of this weight and number of tokens.
 inline bool use_limb_gemm(const weight_view& w, long long tokens) {
   const bool in_blocks = is_four_bit(w.format) && w.cols % w.format.block == 0;
   return (in_blocks || is_scaled_integer(w.format)) && w.cols % 32 == 0 && tokens <= max_limb_tokens(w.format);

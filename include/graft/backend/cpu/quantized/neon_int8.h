@@ -38,7 +38,7 @@ inline void interleave_rows(const uint8x16_t (&of_row)[1], uint8x16_t (&whole)[1
 inline float32x4_t broadcast_tokens(const float* one) { return vld1q_dup_f32(one); }
 #endif
 inline constexpr int mma_depth = 16 / mma_rows;                  // columns of a register
-inline constexpr int registers_per_32_columns = 32 / mma_depth;  // of mma_rows rows
+inline constexpr int registers_per_32_columns = 32 / mma_depth;  // registers that hold 32 columns of mma_rows rows
 
 // Element i of each row, in the order of the sums of a register, for one row, two rows by two tokens, or four rows.
 inline float32x4_t broadcast_rows(const float* const (&at)[1], long long i) { return vld1q_dup_f32(at[0] + i); }

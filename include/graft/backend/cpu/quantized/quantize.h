@@ -115,7 +115,7 @@ inline result<quantized_weight> quantize(const float* from, long long rows, long
     case dtype::f16:
     case dtype::i64:
     case dtype::f8_e5m2:
-    case dtype::f8_e8m0: break;  // can_quantize() has refused them
+    case dtype::f8_e8m0: break;  // unreachable: can_quantize() refuses these formats
   }
   w.quant->scales = w.quantized_scales.empty() ? w.scales.data() : static_cast<const void*>(w.quantized_scales.data());
   w.quant->second_scales = w.second_scales.data();

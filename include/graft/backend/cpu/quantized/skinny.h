@@ -52,7 +52,8 @@ void dequantizing_tile(const gemm_problem<Real>& c, const weight_view& w, long l
 
 }  // namespace detail
 
-// c.left stands for the rows of w from `first` on, so its pointer is not read. The columns of right are contiguous.
+// The left operand is w from row `first` on; c.left only has its sizes, its pointer is not read. The columns of right
+// are contiguous.
 template <class Real>
 void skinny_dequantizing_gemm(const gemm_problem<Real>& c, const weight_view& w, long long first) {
   for (long long i = 0; i < c.rows; i += 4) {

@@ -6,7 +6,7 @@
 #include <graft/backend/call.h>
 #include <graft/backend/cpu/runtime/compiled_ops.h>
 #include <graft/backend/cpu/runtime/launch_clock.h>
-#include <graft/backend/mode.h>
+#include <graft/backend/execution_mode.h>
 #include <graft/backend/rank_reduce.h>
 #include <graft/core/result.h>
 #include <graft/plan/target.h>
@@ -48,10 +48,10 @@ template <class Real> struct engine {
   static const target& runs_on(const queue&) { return cpu_target; }
   static const target& runs_eagerly_on(const queue&) { return eager_target; }
 
-  class block {
+  class memory {
    public:
-    block() = default;
-    explicit block(long long bytes) : bytes_(static_cast<std::size_t>(bytes)) {}
+    memory() = default;
+    explicit memory(long long bytes) : bytes_(static_cast<std::size_t>(bytes)) {}
     void* data() { return bytes_.data(); }
 
    private:
@@ -60,15 +60,15 @@ template <class Real> struct engine {
   struct shared {};
   static status open(queue&) { return ok; }
   static void begin(shared&, const capacity&, int) {}
-  static void account_for(shared&, const graph&, const launch_plan&, const size_values&, bool, const capacity&) {}
-  static bool complete(shared&, queue&) { return false; }
-  static bool can_hold_folded(const shared&, bool) { return true; }
+  static void add_requirements(shared&, const graph&, const launch_plan&, const size_values&, bool, const capacity&) {}
+  static bool finish(shared&, queue&) { return false; }
+  static bool can_store_folded(const shared&, bool) { return true; }
 
   // Every launch has one candidate, so there is nothing to time.
   static status enable_autotuning(queue&, const std::string&) { return ok; }
   static std::string autotune_warning(const queue&) { return {}; }
 
-  static result<block> allocate(queue&, long long bytes) { return block(bytes); }
+  static result<memory> allocate(queue&, long long bytes) { return memory(bytes); }
 
   // to += from, where `from` is contiguous and of type Real.
   static status can_add(const mutable_view&) { return ok; }
@@ -81,12 +81,12 @@ template <class Real> struct engine {
     q.host = [&q, ranks](const char* operation, tensor<Real> in, tensor<Real> out) {
       std::copy_n(in.p, in.count(), out.p);
       const status s =
-          ranks.link->reduce(view_into(out.p, out.count()), same_text(operation, traits_of(op::rank_max).name));
+          ranks.link->reduce(view_into(out.p, out.count()), same_text(operation, traits_of(op::all_reduce_max).name));
       if (!s && q.host_error) q.host_error = s;
     };
     return ok;
   }
-  static result<view> to_device(queue&, const view& host, dtype, block&) { return host; }
+  static result<view> to_device(queue&, const view& host, dtype, memory&) { return host; }
   static status copy(queue&, void* to, const void* from, long long bytes) {
     std::memcpy(to, from, static_cast<std::size_t>(bytes));
     return ok;
@@ -121,7 +121,7 @@ template <class Real> struct engine {
   class gradient_accumulators;
   using updates = optimizer_step;
   static updates make_optimizer_step(queue&);
-  static constexpr long long loss_rows = 0;  // of a head call; 0: all, since launches work by chunks
+  static constexpr long long loss_rows = 0;  // rows of a call of the head; 0: all rows, since launches work by chunks
 
   // Evaluates a graph whose tensors are in host memory.
   static status evaluate_in_host_memory(queue& q, const graph& g, const size_values& s, const leaf_views& leaves,
@@ -142,7 +142,7 @@ template <class Real> struct engine {
   // whose calls come first, instead of computing them again.
   static void share_precomputed(const program& in, binding& mine, const program& other, const binding& from);
   // States that one block reads another one's output; launches of two blocks are not joined on the CPU.
-  static status publish(queue&, binding&) { return ok; }
+  static status activate_adapter(queue&, binding&) { return ok; }
   static void memory_changed(binding&) {}
   static status evaluate(queue& q, const graph& g, const size_values& s, const leaf_views& leaves,
                          const std::vector<mutable_view>& outputs);

@@ -14,10 +14,10 @@ namespace graft::cpu {
 
 template <class Real> constexpr dtype real_type = storage<Real>::type;
 
-// True if a kernel can read the tensor in place.
+// Returns true if a kernel can read the tensor in place.
 template <class Real> bool in_place(const view& v) { return v.type == real_type<Real> && v.contiguous(); }
-// True if a weight is read as it is stored: a quantized or narrower one, or one that is not row-major, is dequantized
-// inside the GEMM, as far as the compiled GEMMs read such weights.
+// Returns true if a weight is read as it is stored: a quantized or narrower one, or one that is not row-major, is
+// dequantized inside the GEMM, as far as the compiled GEMMs read such weights.
 template <class Real> bool stays_stored(const view& v, weights of) {
   if (v.quant != nullptr) return true;
   if (of == weights::any)
@@ -25,7 +25,7 @@ template <class Real> bool stays_stored(const view& v, weights of) {
   return v.type == real_type<Real> && v.rank == 2 && !v.contiguous() && (v.stride(0) == 1 || v.stride(1) == 1);
 }
 
-// True if node v reads operand k as it is stored, one tile of rows at a time: weights of GEMMs as left or right
+// Returns true if node v reads operand k as it is stored, one tile of rows at a time: weights of GEMMs as left or right
 // operand, tables of look-ups, and the rows of a sum of squares. All other nodes read values of type Real.
 [[gnu::noinline]] constexpr bool reads_stored(const graph& g, const node& v, int k) {
   auto is_matrix = [&](id i) { return g[i].d[0] == dim{1} && g[i].d[1] == dim{1}; };
@@ -33,7 +33,7 @@ template <class Real> bool stays_stored(const view& v, weights of) {
     return is_matrix(v.b) && (k == 1 ? !v.ta : is_matrix(v.a) && base_leaf(g, v.b) < 0);
   if (v.what == op::grouped_matmul) return k == 1;
   if (v.what == op::row_dot) return v.a == v.b;
-  return traits_of(v.what).axes == axis_flow::look_up && k == 0;
+  return traits_of(v.what).axes == axis_flow::gather && k == 0;
 }
 
 template <class Real> class values {
@@ -136,7 +136,7 @@ template <class Real> class values {
       t.stored = &as;
       return t;
     }
-    if (traits_of(g_[i].what).axes == axis_flow::each && t.count() == out.count()) {
+    if (traits_of(g_[i].what).axes == axis_flow::elementwise && t.count() == out.count()) {
       t.p = out.p;
     } else {
       dequantized.reserve(t.count());

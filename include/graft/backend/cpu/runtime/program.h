@@ -25,8 +25,8 @@ template <class Real> struct binding {
   bool loaded = false, ready = false;           // whether values of the load stage, and all of them, are computed
   long long made = 0;                           // version of the values: their addresses may change with it
   multi_lora_rows<Real>* multi_lora = nullptr;  // not null: rows of its calls have adapters of their own
-  const program<Real>* lender = nullptr;        // the program of `lends`
-  const binding* lends = nullptr;               // not null: has parameter-stage values that this binding reads
+  const program<Real>* lender = nullptr;        // the program that owns the binding `lends`
+  const binding* lends = nullptr;               // not null: the binding whose parameter-stage values this one reads
   sequence<id> matching;                        // by node: the equal node of the lender
 };
 
@@ -94,7 +94,7 @@ template <class Real> class program {
   static constexpr long long address_version() { return 0; }
 
  private:
-  // True if a node reads all rows of the input at once.
+  // Returns true if a node reads all rows of the input at once.
   [[gnu::cold]] bool is_read_whole(id i) const {
     for (id r = i + 1; r < g_.size; ++r)
       for (int k = 0; k < 3; ++k)
@@ -110,8 +110,8 @@ template <class Real> class program {
       if (where_.cell[i] >= 0) most = std::max(most, element_count(g_, i, s) / std::max(1LL, tokens));
     return most;
   }
-  // True for a mixture of experts. What forward saves of it is in the order of the experts of each chunk, so that all
-  // programs have chunks of as many rows.
+  // Returns true for a mixture of experts. What forward saves of it is in the order of the experts of each chunk, so
+  // that all programs have chunks of as many rows.
   [[gnu::cold]] bool routes_rows() const {
     for (id i = 0; i < g_.size; ++i)
       if (is_routed(g_[i].what)) return true;
@@ -146,7 +146,7 @@ template <class Real> class program {
     if (with.lends != nullptr && with.ready) with.ready = reads_lender(with);
     if (!with.ready) compute_precomputed(with, evaluate);
   }
-  // True if the lender's values are still where this binding reads them.
+  // Returns true if the lender's values are still where this binding reads them.
   [[gnu::cold]] bool reads_lender(const binding<Real>& with) const {
     for (id i = 0; i < g_.size; ++i)
       if (is_borrowed(with, i) && with.precomputed.has(i) &&
@@ -172,11 +172,11 @@ template <class Real> class program {
       const id leaf = base_leaf(g_, i);
       if (leaf >= 0 && can_stay_stored(i) && precomputed.stays_stored(precomputed.leaf(leaf)))
         precomputed.keep_stored(i, leaf);
-      else if (!is_kept(i) && !is_leaf(g_[i].what) && !is_read_per_update(i))
+      else if (!is_needed_by_calls(i) && !is_leaf(g_[i].what) && !is_read_per_update(i))
         precomputed.forget(i);
       else if (precomputed.has(i) && prefers_column_major(with.sizes, i))
         precomputed.make_column_major(i);
-      else if (is_kept(i))
+      else if (is_needed_by_calls(i))
         static_cast<void>(precomputed[i]);  // converts it here, so that no two threads do so in a call
     }
     with.ready = with.loaded = true, ++with.made;
@@ -198,17 +198,17 @@ template <class Real> class program {
     }
     return needed;
   }
-  // True if a call reads the value or it is an output. A reshaped value shares the memory of its operand.
-  [[gnu::cold]] bool is_kept(id i) const {
+  // Returns true if a call reads the value or it is an output. A reshaped value shares the memory of its operand.
+  [[gnu::cold]] bool is_needed_by_calls(id i) const {
     if (is_output(g_, i)) return true;
     for (id r = i + 1; r < g_.size; ++r) {
       const node& v = g_[r];
       if (!p_.live[r] || (v.a != i && v.b != i && v.c != i)) continue;
-      if (p_.when.of[r] == stage::call || (v.what == op::reshape && is_kept(r))) return true;
+      if (p_.when.of[r] == stage::call || (v.what == op::reshape && is_needed_by_calls(r))) return true;
     }
     return false;
   }
-  // True if only GEMMs and look-ups of a call read the base tensor, so that they can read it as it is stored.
+  // Returns true if only GEMMs and look-ups of a call read the base tensor, so that they can read it as it is stored.
   [[gnu::cold]] bool can_stay_stored(id i) const {
     if (is_output(g_, i)) return false;
     for (id r = i + 1; r < g_.size; ++r)
@@ -219,9 +219,9 @@ template <class Real> class program {
       }
     return true;
   }
-  // True for a large precomputed W'ᵀ of a forward pass (RoAd rotates the outputs), which is stored column-major so that
-  // GEMMs read it in NT layout: in NN layout 16 tokens take 1.06 to 1.25 of the bare layer's time. A backward pass
-  // would have to transpose its copy after every parameter change.
+  // Returns true for a large precomputed W'ᵀ of a forward pass (RoAd rotates the outputs), which is stored column-major
+  // so that GEMMs read it in NT layout: in NN layout 16 tokens take 1.06 to 1.25 of the bare layer's time. A backward
+  // pass would have to transpose its copy after every parameter change.
   [[gnu::cold]] bool prefers_column_major(const size_values& s, id i) const {
     if (g_.outs != 1 || p_.to.granularity != target::work::by_rows || is_leaf(g_[i].what) || is_output(g_, i))
       return false;
@@ -237,7 +237,7 @@ template <class Real> class program {
       }
     return read && element_count(g_, i, s) >= large_weight;
   }
-  // True if a value of the load stage is read after every parameter change, directly or reshaped.
+  // Returns true if a value of the load stage is read after every parameter change, directly or reshaped.
   [[gnu::cold]] bool is_read_per_update(id i) const {
     for (id r = 0; r < g_.size && p_.when.of[i] == stage::load; ++r) {
       const node& v = g_[r];

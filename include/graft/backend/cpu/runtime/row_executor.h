@@ -98,7 +98,7 @@ template <class Real> class row_executor {
     long long from, n;
     int thread;
   };
-  // True for a matmul with one matrix: one threaded GEMM computes all rows of the chunk.
+  // Returns true for a matmul with one matrix: one threaded GEMM computes all rows of the chunk.
   static bool is_parallel_gemm(const graph& g, id i) {
     const node& v = g[i];
     if (v.what != op::matmul) return false;
@@ -106,8 +106,8 @@ template <class Real> class row_executor {
                one_left = g[v.a].d[0] == dim{1} && g[v.a].d[1] == dim{1};
     return one_right && (one_left || (!v.ta && !v.sum));
   }
-  // True for a node that divides its own work: the threads do not divide the rows of the chunk among them. The rows of
-  // experts could not be divided, since those of a token are anywhere in the chunk.
+  // Returns true for a node that divides its own work: the threads do not divide the rows of the chunk among them. The
+  // rows of experts could not be divided, since those of a token are anywhere in the chunk.
   static bool uses_all_threads(const graph& g, id i) { return is_routed(g[i].what) || is_parallel_gemm(g, i); }
   // A chain is a sequence of memory-bound nodes that run on a few rows at a time, so that a value is still in a cache
   // when the next node reads it. This is the number of elements of the widest value at a time.
@@ -121,7 +121,8 @@ template <class Real> class row_executor {
            (kind == op_class::pointwise || kind == op_class::rowwise || kind == op_class::layout ||
             is_small_product(i));
   }
-  // True for a GEMM with a small matrix of type Real, whose order of sums does not depend on the number of rows.
+  // Returns true for a GEMM with a small matrix of type Real, whose order of sums does not depend on the number of
+  // rows.
   bool is_small_product(id i) const {
     const node& v = f_->g[i];
     for (const id o : {v.a, v.b})
@@ -231,7 +232,7 @@ template <class Real> class row_executor {
       evaluate(i, out, operands_of(i, r));
     }
   }
-  // True if rows of this GEMM have adapters of their own.
+  // Returns true if rows of this GEMM have adapters of their own.
   bool has_row_adapters(id i) const { return f_->multi_lora != nullptr && f_->multi_lora->has(i); }
   [[gnu::noinline]] void multiply_multi_lora(id i, const tensor<Real>& out, const row_range& r,
                                              const evaluator<Real>& evaluate) const {
@@ -270,18 +271,18 @@ template <class Real> class row_executor {
     evaluate(begin, out, x);
     return 1 + end.count;
   }
-  // True if a shrink result is computed together with the sum that reads its branch (buffers::along).
+  // Returns true if a shrink result is computed together with the sum that reads its branch (buffers::computed_with).
   bool waits_for(id value, id sum) const { return value >= 0 && f_->where.computed_with[value] == sum; }
   void compute_deferred(id product, id sum, const row_range& all, const evaluator<Real>& evaluate) const {
     if (const id s = f_->g[product].a; waits_for(s, sum)) compute(s, all, evaluate);
   }
-  // True for rows times one matrix of more than one column, a GEMM that can have an epilogue.
+  // Returns true for rows times one matrix of more than one column, a GEMM that can have an epilogue.
   bool is_linear(id product) const {
     const node& v = f_->g[product];
     return !v.ta && !v.sum && !f_->is_precomputed(v.a) && !has_row_adapters(product) &&
            f_->g.sizes.value(v.d[3], f_->current_call.sizes) > 1;
   }
-  // True if the matrix is also of type Real, so that the GEMM can be part of an epilogue.
+  // Returns true if the matrix is also of type Real, so that the GEMM can be part of an epilogue.
   [[gnu::noinline]] bool is_dense_linear(id product) const {
     const id matrix = f_->g[product].b;
     return is_linear(product) && (!f_->is_precomputed(matrix) || f_->precomputed.stored(matrix) == nullptr);
@@ -350,12 +351,12 @@ template <class Real> class row_executor {
     }
     return f.row_chunk(i, within_chunk(cell_[f.where.cell[i]], i, r), r.n);
   }
-  // True for a reshaped value that shares the memory of its operand.
+  // Returns true for a reshaped value that shares the memory of its operand.
   bool is_alias(id i, const row_range& r) const {
     return f_->g[i].what == op::reshape && f_->p.rows.dependence_of[i] == row_dependence::chunk &&
            value(f_->g[i].a, r).p == value(i, r).p;
   }
-  // True if an output has been written in place or is not wanted.
+  // Returns true if an output has been written in place or is not wanted.
   bool is_written(int k, id i, const row_range& r) const {
     const mutable_view& to = f_->output(k);
     return to.data == nullptr || (f_->direct(to) && value(i, r).p == static_cast<Real*>(to.data) + offset(i, r));

@@ -13,12 +13,12 @@ template <class Void, class F> void for_each_contiguous(const basic_view<Void>& 
   const long long last = v.size[v.rank - 1];
   for (long long at = from; at < from + n;) {
     const long long in_row = at % last, take = std::min(last - in_row, from + n - at);
-    long long place = 0, rest = at / last;
-    for (int k = v.rank - 2; k >= 0; --k) place += rest % v.size[k] * v.stride(k), rest /= v.size[k];
+    long long offset = 0, rest = at / last;
+    for (int k = v.rank - 2; k >= 0; --k) offset += rest % v.size[k] * v.stride(k), rest /= v.size[k];
     if (v.stride(v.rank - 1) == 1)
-      f(place + in_row - at, at, take);
+      f(offset + in_row - at, at, take);
     else
-      for (long long e = 0; e < take; ++e) f(place + (in_row + e) * v.stride(v.rank - 1) - (at + e), at + e, 1LL);
+      for (long long e = 0; e < take; ++e) f(offset + (in_row + e) * v.stride(v.rank - 1) - (at + e), at + e, 1LL);
     at += take;
   }
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// PTX wrappers: mbarrier, TMA (cp.async.bulk), cp.async, thread block clusters and distributed shared memory,
-// setmaxnreg, ldmatrix and stmatrix, programmatic dependent launch, and acquire/release flags in global memory. They
-// are what cuda::ptx of CUDA 13.0 lacks or has in another form. Shared memory is addressed by its 32-bit window
-// address. mma.sync is in mma_sync.cuh, wgmma in wgmma.cuh. Kernels use mbarriers through tile/pipeline.cuh.
+// PTX wrappers: mbarrier, TMA (cp.async.bulk), cp.async, multicast, thread block clusters and distributed shared memory
+// (DSMEM), setmaxnreg, ldmatrix and stmatrix, programmatic dependent launch, and acquire/release flags in global
+// memory. They are what cuda::ptx of CUDA 13.0 lacks or has in another form. Shared memory is addressed by its 32-bit
+// window address. mma.sync is in mma_sync.cuh, wgmma in wgmma.cuh. Kernels use mbarriers through tile/pipeline.cuh.
 #pragma once
 #include <cuda.h>
 
@@ -148,7 +148,7 @@ __device__ __forceinline__ void wait_for_stores() { asm volatile("cp.async.bulk.
 // Makes ordinary stores to shared memory visible to the async proxy: TMA stores and wgmma operands.
 __device__ __forceinline__ void fence_async_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// Makes global memory that other thread blocks wrote by ordinary stores, and that an acquire has made visible here,
+// Makes global memory that other CTAs wrote by ordinary stores, and that an acquire has made visible here,
 // readable by TMA copies.
 __device__ __forceinline__ void fence_async() { asm volatile("fence.proxy.async;" ::: "memory"); }
 
@@ -334,7 +334,7 @@ __device__ __forceinline__ void load_matrix_trans(std::uint32_t (&v)[4], std::ui
                : "r"(address)
                : "memory");
 }
-// Transposes an 8 x 8 matrix of 16-bit elements in registers; each lane has two neighbours of a row.
+// Transposes an 8 x 8 matrix of 16-bit elements in registers; each lane has two neighbors of a row.
 __device__ __forceinline__ std::uint32_t transpose_matrix(std::uint32_t v) {
   std::uint32_t transposed;
   asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(transposed) : "r"(v));
@@ -378,7 +378,7 @@ __device__ __forceinline__ float reciprocal_approx(float x) {
   return y;
 }
 
-// ---- programmatic dependent launch, and flags between thread blocks of one kernel -----------------------------------
+// ---- programmatic dependent launch, and flags between CTAs of one kernel -----------------------------------
 // Forces the compiler to have the value in a register here, instead of recomputing it at every use.
 __device__ __forceinline__ void keep(int& v) { asm volatile("" : "+r"(v)); }
 // Keeps the compiler from moving accesses to accumulators across a wgmma wait or issue; emits no instruction.

@@ -74,7 +74,7 @@ template <bool Compiled, class On> struct compiled_on {
     if constexpr (Compiled) return route(to.on, table, scores, k, chosen);
     return not_compiled("route");
   }
-  template <class Real> friend status dispatch_rows(const compiled_on& to, const dispatched<Real>& f) {
+  template <class Real> friend status dispatch_rows(const compiled_on& to, const dispatch_functor<Real>& f) {
     if constexpr (Compiled) return dispatch_rows(to.on, f);
     return not_compiled("dispatch");
   }
@@ -90,7 +90,8 @@ template <bool Compiled, class On> struct compiled_on {
     if constexpr (Compiled) return combine(to.on, what, out, a, b);
     return not_compiled(traits_of(what).name);
   }
-  template <class Real> friend status normalize(const compiled_on& to, const normalized<Real>& f, const char* name) {
+  template <class Real>
+  friend status normalize(const compiled_on& to, const normalize_functor<Real>& f, const char* name) {
     if constexpr (Compiled) return normalize(to.on, f, name);
     return not_compiled(name);
   }
@@ -98,11 +99,11 @@ template <bool Compiled, class On> struct compiled_on {
     if constexpr (Compiled) return run_concat_heads(to.on, f);
     return not_compiled("concatenating heads");
   }
-  template <class Real> friend status slice(const compiled_on& to, const sliced<Real>& f, const char* name) {
+  template <class Real> friend status slice(const compiled_on& to, const slice_functor<Real>& f, const char* name) {
     if constexpr (Compiled) return slice(to.on, f, name);
     return not_compiled(name);
   }
-  template <class Real> friend status gather(const compiled_on& to, const gathered<Real>& f) {
+  template <class Real> friend status gather(const compiled_on& to, const gather_functor<Real>& f) {
     if constexpr (Compiled) return gather(to.on, f);
     return not_compiled("gather");
   }
@@ -115,11 +116,11 @@ template <bool Compiled, class On> struct compiled_on {
     if constexpr (Compiled) return normalize_backward(to.on, f, name);
     return not_compiled(name);
   }
-  template <class Real> friend status invert(const compiled_on& to, const inverses<Real>& f, const char* name) {
+  template <class Real> friend status invert(const compiled_on& to, const inverse_functor<Real>& f, const char* name) {
     if constexpr (Compiled) return invert(to.on, f, name);
     return not_compiled(name);
   }
-  template <class Real> friend status run_neumann(const compiled_on& to, const neumanns<Real>& f) {
+  template <class Real> friend status run_neumann(const compiled_on& to, const neumann_functor<Real>& f) {
     if constexpr (Compiled) return run_neumann(to.on, f);
     return not_compiled("neumann");
   }
@@ -187,9 +188,9 @@ template <class Real> struct evaluator {
   long long scratch(id i) const {
     const node& v = g[i];
     auto sizes = [&](id o) { return shaped<Real>(g, o, s, {}); };
-    if (v.what == op::inverse) return inverses<Real>::needs(sizes(v.a));
+    if (v.what == op::inverse) return inverse_functor<Real>::needs(sizes(v.a));
     if (v.what == op::orthonormal) return orthonormals<Real>::needs(sizes(v.a));
-    if (v.what == op::neumann) return neumanns<Real>::needs(sizes(v.a));
+    if (v.what == op::neumann) return neumann_functor<Real>::needs(sizes(v.a));
     if (v.what == op::neumann_grad) return neumann_grads<Real>::needs(sizes(v.a), neumann_series(argument(v, 0)));
     if (v.what == op::matmul) {
       const long long parts = splits_of_product(g, i, s);
@@ -197,7 +198,7 @@ template <class Real> struct evaluator {
     }
     if (v.what == op::scatter) return scatter_add<Real>::needs(sizes(v.a));
     if (v.what == op::route) return g.sizes.value(v.d[2], s);  // the chosen experts; an int is no larger than a Real
-    if (v.what == op::rotate) return rotated<Real>::needs(sizes(v.a), sizes(v.b));
+    if (v.what == op::rotate) return rotate_functor<Real>::needs(sizes(v.a), sizes(v.b));
     if (v.what == op::rotate_grad) return rotation_traces<Real>::needs(sizes(v.a), sizes(v.c));
     if (v.what == op::attention_grad) return 2 * sizes(v.a).d[2] * (sizes(v.c).d[3] / argument(v, 0));
     return 0;
@@ -234,7 +235,7 @@ status evaluator<Real>::run(const On& on, id i, tensor<Real> out, const operands
   auto* const links = reinterpret_cast<int*>(scratch);
   const auto filling = with<Ops, op::constant, op::number, op::zero>(on);
   const auto mapped = with<Ops, op::sqrt, op::exp, op::log, op::sin, op::cos, op::tanh, op::erf, op::sigmoid, op::relu,
-                           op::silu, op::gelu, op::gelu_tanh, op::step, op::detach, op::reshape>(on);
+                           op::silu, op::gelu, op::gelu_tanh, op::heaviside, op::detach, op::reshape>(on);
   for (const tensor<Real>* t : {static_cast<const tensor<Real>*>(&out), &x.a, &x.b, &x.c})
     if (!element_ptr<Real>::is_supported(t->p.type))
       return fail(name, " computes with ", name_of(dtype_of<Real>), ", bf16 and f16, not with ", name_of(t->p.type));
@@ -249,9 +250,9 @@ status evaluator<Real>::run(const On& on, id i, tensor<Real> out, const operands
     case op::param:
     case op::scalar:
     case op::saved: break;
-    case op::constant: return filling.elements(1, filled<Real>{out.p, static_cast<Real>(v.value)}, name);
-    case op::number: return filling.elements(1, filled<Real>{out.p, static_cast<Real>(argument(v, 0))}, name);
-    case op::zero: return filling.elements(n, filled<Real>{out.p, Real(0)}, name);
+    case op::constant: return filling.elements(1, fill_functor<Real>{out.p, static_cast<Real>(v.value)}, name);
+    case op::number: return filling.elements(1, fill_functor<Real>{out.p, static_cast<Real>(argument(v, 0))}, name);
+    case op::zero: return filling.elements(n, fill_functor<Real>{out.p, Real(0)}, name);
     case op::eye: return with<Ops, op::eye>(on).elements(out.area(), identity<Real>{out}, name);
     case op::add:
     case op::sub:
@@ -273,7 +274,7 @@ status evaluator<Real>::run(const On& on, id i, tensor<Real> out, const operands
     case op::silu:
     case op::gelu:
     case op::gelu_tanh:
-    case op::step:
+    case op::heaviside:
     case op::detach: return mapped.elements(n, unary<Real>{v.what, out.p, x.a.p}, name);
     case op::matmul:
       return with<Ops, op::matmul>(on).template product<Narrow>(
@@ -284,36 +285,40 @@ status evaluator<Real>::run(const On& on, id i, tensor<Real> out, const operands
       const bool few = x.a.rows() <= 128 && x.a.d[3] >= 512;  // a thread block per long row
       return few ? dots.matrices(x.a.rows(), x.a.d[3], f, name) : dots.rows(x.a.rows(), f, name);
     }
-    case op::sum_to: return sum_to(with<Ops, op::sum_to>(on), summed_to<Real>(out, x.a), name);
-    case op::transpose: return with<Ops, op::transpose>(on).elements(n, transposed<Real>{out, x.a}, name);
+    case op::sum_to: return sum_to(with<Ops, op::sum_to>(on), sum_to_functor<Real>(out, x.a), name);
+    case op::transpose: return with<Ops, op::transpose>(on).elements(n, transpose_functor<Real>{out, x.a}, name);
     case op::reshape: return mapped.elements(n, unary<Real>{op::detach, out.p, x.a.p}, name);
-    case op::permute: return with<Ops, op::permute>(on).elements(n, permuted<Real>(out, x.a, v.k), name);
+    case op::permute: return with<Ops, op::permute>(on).elements(n, permute_functor<Real>(out, x.a, v.k), name);
     case op::slice:
-      return slice(with<Ops, op::slice>(on), sliced<Real>{out, x.a, {out, axis}, {x.a, axis}, argument(v, 1)}, name);
+      return slice(with<Ops, op::slice>(on), slice_functor<Real>{out, x.a, {out, axis}, {x.a, axis}, argument(v, 1)},
+                   name);
     case op::pad:
-      return with<Ops, op::pad>(on).elements(n, padded<Real>{out, x.a, {out, axis}, {x.a, axis}, argument(v, 1)}, name);
+      return with<Ops, op::pad>(on).elements(n, pad_functor<Real>{out, x.a, {out, axis}, {x.a, axis}, argument(v, 1)},
+                                             name);
     case op::concat: {
       if (x.concat_inputs_ptr != nullptr)
         return run_concat_heads(with<Ops, op::concat>(on), concat_heads<Real>{out, *x.concat_inputs_ptr});
       return with<Ops, op::concat>(on).elements(
-          n, concatenated<Real>{out, x.a, x.b, {out, axis}, {x.a, axis}, {x.b, axis}}, name);
+          n, concat_functor<Real>{out, x.a, x.b, {out, axis}, {x.a, axis}, {x.b, axis}}, name);
     }
     case op::repeat: return with<Ops, op::repeat>(on).elements(n, repeated_columns<Real>{out, x.a}, name);
-    case op::fold: return with<Ops, op::fold>(on).elements(n, folded<Real>{out, x.a}, name);
-    case op::upper: return with<Ops, op::upper>(on).elements(n, upper_part<Real>{out, x.a}, name);
-    case op::skew: return with<Ops, op::skew>(on).elements(n, skewed<Real>{out, x.a}, name);
-    case op::unskew: return with<Ops, op::unskew>(on).elements(x.a.count(), unskewed<Real>{out, x.a}, name);
+    case op::fold_columns:
+      return with<Ops, op::fold_columns>(on).elements(n, fold_columns_functor<Real>{out, x.a}, name);
+    case op::strict_upper: return with<Ops, op::strict_upper>(on).elements(n, upper_part<Real>{out, x.a}, name);
+    case op::skew: return with<Ops, op::skew>(on).elements(n, skew_functor<Real>{out, x.a}, name);
+    case op::unskew: return with<Ops, op::unskew>(on).elements(x.a.count(), unskew_functor<Real>{out, x.a}, name);
     case op::circulant: {
       const auto moved = with<Ops, op::circulant>(on);
       return v.ta ? moved.elements(n, circulant_sums<Real>{out, x.a, v.tb}, name)
                   : moved.elements(n, circulants<Real>{out, x.a, v.tb}, name);
     }
-    case op::inverse: return invert(with<Ops, op::inverse>(on), inverses<Real>{out, x.a, doubles}, name);
+    case op::inverse: return invert(with<Ops, op::inverse>(on), inverse_functor<Real>{out, x.a, doubles}, name);
     case op::orthonormal:
       return with<Ops, op::orthonormal>(on).matrices(x.a.matrices(), out.area(), orthonormals<Real>{out, x.a, doubles},
                                                      name);
     case op::neumann:
-      return run_neumann(with<Ops, op::neumann>(on), neumanns<Real>{out, x.a, neumann_series(argument(v, 0)), doubles});
+      return run_neumann(with<Ops, op::neumann>(on),
+                         neumann_functor<Real>{out, x.a, neumann_series(argument(v, 0)), doubles});
     case op::neumann_grad:
       return run_neumann_backward(with<Ops, op::neumann_grad>(on),
                                   neumann_grads<Real>{out, x.a, x.b, neumann_series(argument(v, 0)), doubles});
@@ -329,26 +334,28 @@ status evaluator<Real>::run(const On& on, id i, tensor<Real> out, const operands
     case op::kron: return with<Ops, op::kron>(on).elements(out.area(), kronecker<Real>{out, x.a, x.b}, name);
     case op::row_kron:
       return with<Ops, op::row_kron>(on).elements(x.a.d[2] * out.d[3], row_kronecker<Real>{out, x.a, x.b}, name);
-    case op::gather: return gather(with<Ops, op::gather>(on), gathered<Real>{out, x.a, x.ids, v.ta, shard(v)});
+    case op::gather: return gather(with<Ops, op::gather>(on), gather_functor<Real>{out, x.a, x.ids, v.ta, shard(v)});
     case op::scatter:
       return scatter(with<Ops, op::scatter>(on), scatter_add<Real>{out, x.a, x.ids, links, v.ta}, links);
-    case op::place: return with<Ops, op::place>(on).rows(out.d[2], scatter_elements<Real>{out, x.a, x.ids}, name);
-    case op::pick: return with<Ops, op::pick>(on).elements(n, gather_elements<Real>{out, x.a, x.ids}, name);
-    case op::softmax: return with<Ops, op::softmax>(on).rows(x.a.rows(), softmaxes<Real>{out, x.a}, name);
+    case op::scatter_elements:
+      return with<Ops, op::scatter_elements>(on).rows(out.d[2], scatter_elements<Real>{out, x.a, x.ids}, name);
+    case op::gather_elements:
+      return with<Ops, op::gather_elements>(on).elements(n, gather_elements<Real>{out, x.a, x.ids}, name);
+    case op::softmax: return with<Ops, op::softmax>(on).rows(x.a.rows(), softmax_functor<Real>{out, x.a}, name);
     case op::topk_softmax:
       return with<Ops, op::topk_softmax>(on).rows(x.a.rows(), topk_softmaxes<Real>{out, x.a, argument(v, 0)}, name);
     case op::softmax_grad:
       return with<Ops, op::softmax_grad>(on).rows(x.a.rows(), softmax_grads<Real>{out, x.a, x.b}, name);
     case op::normalize:
-      return normalize(with<Ops, op::normalize>(on), normalized<Real>{out, x.a, x.b.p, v.k[0] == dim{1}, x.c.p}, name);
+      return normalize(with<Ops, op::normalize>(on), normalize_functor<Real>{out, x.a, x.b.p, v.k[0] == dim{1}, x.c.p},
+                       name);
     case op::normalize_grad: {
       const normalize_grads<Real> f{out, x.a, x.b.p, x.c, v.k[0] == dim{1}, x.factors, x.residual};
       return normalize_backward(with<Ops, op::normalize_grad>(on), f, name);
     }
-    case op::patches:
-      return with<Ops, op::patches>(on).elements(n, patched<Real>{out, x.a, patch_window(v, v.a)}, name);
-    case op::unpatch:
-      return with<Ops, op::unpatch>(on).elements(n, unpatched<Real>{out, x.a, patch_window(v, i)}, name);
+    case op::im2col:
+      return with<Ops, op::im2col>(on).elements(n, im2col_functor<Real>{out, x.a, patch_window(v, v.a)}, name);
+    case op::col2im: return with<Ops, op::col2im>(on).elements(n, unpatched<Real>{out, x.a, patch_window(v, i)}, name);
     case op::rope: return apply_rope(with<Ops, op::rope>(on), rope_heads<Real>{out, x.a, x.b, v.tb});
     case op::dropout: {
       const dropout_elements<Real> f{out, x.a, x.ids, argument(v, 0), x.c.p};
@@ -384,7 +391,7 @@ status evaluator<Real>::run(const On& on, id i, tensor<Real> out, const operands
     }
     case op::route: return route(with<Ops, op::route>(on), out, x.a, argument(v, 0), reinterpret_cast<int*>(scratch));
     case op::dispatch: {
-      const dispatched<Real> f{out, x.a, routing_table<Real>(x.b), static_cast<routed_by>(v.k[0].v), experts(v)};
+      const dispatch_functor<Real> f{out, x.a, routing_table<Real>(x.b), static_cast<routed_by>(v.k[0].v), experts(v)};
       return dispatch_rows(with<Ops, op::dispatch>(on), f);
     }
     case op::combine:
@@ -404,8 +411,8 @@ status evaluator<Real>::run(const On& on, id i, tensor<Real> out, const operands
                                      x.branch != nullptr ? *x.branch : expert_branch<Real>{}};
       return with<Ops, op::grouped_matmul, op::grouped_wgrad>(on).template groups<Narrow>(f);
     }
-    case op::rank_sum:
-    case op::rank_max: return fail(name, " is no kernel; it runs where a plan has the ranks");
+    case op::all_reduce_sum:
+    case op::all_reduce_max: return fail(name, " is no kernel; it runs where a plan has the ranks");
     case op::host: return fail("host function '", v.name, "' cannot run on the GPU");
   }
   return ok;

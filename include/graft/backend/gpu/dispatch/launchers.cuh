@@ -48,9 +48,9 @@ struct launchers {
     for (int k = 0; k < reduce_form_count - 1; ++k)
       take(sums.special[k], more.sums.special[k], launches::reduce_bits(1U << k));
     take(sums.any, more.sums.any, launches::reduce_bits(1U << static_cast<int>(reduce_form::any)));
-    take(packs.fold, more.packs.fold, launches::odd_branches),
-        take(packs.repeat, more.packs.repeat, launches::odd_branches);
-    take(packs.tile, more.packs.tile, launches::odd_branches),
+    take(packs.fold, more.packs.fold, launches::repeated_branches),
+        take(packs.repeat, more.packs.repeat, launches::repeated_branches);
+    take(packs.tile, more.packs.tile, launches::repeated_branches),
         take(packs.fused_rotation, more.packs.fused_rotation, launches::fused_rotation);
     take(packs.pad, more.packs.pad, launches::pad);
     take(quantized.dequantize, more.quantized.dequantize, launches::quantized),
@@ -77,7 +77,7 @@ template <class T, launch_mask Which> launchers compiled_launchers() {
   };
   sum.template operator()<reduce_form::narrow_rows>(), sum.template operator()<reduce_form::rows>();
   sum.template operator()<reduce_form::columns>(), sum.template operator()<reduce_form::any>();
-  if constexpr ((Which & launches::odd_branches) != 0)
+  if constexpr ((Which & launches::repeated_branches) != 0)
     l.packs.fold = &fold_branch<T>, l.packs.repeat = &repeat_branch<T>;
   if constexpr ((Which & launches::pad) != 0) l.packs.pad = &pad_shrink<T>;
   if constexpr ((Which & launches::any_format) != 0)
@@ -85,7 +85,7 @@ template <class T, launch_mask Which> launchers compiled_launchers() {
   else if constexpr ((Which & launches::quantized) != 0)
     l.quantized = {&dequantize_weight<T>, &gather_dequantized<>};
   if constexpr (sizeof(T) == 2) {
-    if constexpr ((Which & launches::odd_branches) != 0) l.packs.tile = &tile_branch<T>;
+    if constexpr ((Which & launches::repeated_branches) != 0) l.packs.tile = &tile_branch<T>;
     if constexpr ((Which & launches::fused_rotation) != 0) l.packs.fused_rotation = &pack_rotation_rows<T>;
     if constexpr ((Which & launches::chain) != 0) l.chain = &multiply_chain<T>;
     if constexpr ((Which & launches::shrink_bit(16)) != 0) l.shrink[0] = &run_dropout_shrink<T, 1>;

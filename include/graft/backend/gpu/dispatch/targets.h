@@ -28,7 +28,7 @@ constexpr target device_target(const char* name, int capability, int sm_count, i
   t.launch_overhead_seconds = capability >= 90 ? 1.2e-6 : 2.5e-6;
   t.can<gemm_launch>() = gemm_capabilities(resident_pairs), t.can<wgrad_sum>() = wgrad_capabilities();
   t.can<attention_launch>() = attention_capabilities(), t.can<expression_launch>() = expression_capabilities();
-  t.can<matrix_chain>() = chain_capabilities(capability), t.can<matrix_stack>() = stack_capabilities();
+  t.can<kronecker_chain>() = chain_capabilities(capability), t.can<matrix_stack>() = stack_capabilities();
   t.can<dropout_gemm>() = dropout_gemm_capabilities(), t.can<rowwise_launch>() = rowwise_capabilities();
   t.can<expert_gemm>() = expert_gemm_capabilities(), t.can<nodes_launch>() = node_capabilities();
   return t;

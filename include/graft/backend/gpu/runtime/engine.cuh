@@ -65,15 +65,15 @@ template <class T> struct engine {
     return kilohertz && bits ? 0.88 * 2e3 * *kilohertz * *bits / 8 : 0;
   }
 
-  // begin(), consider() per adapter, and complete() collect what the shared adapter arguments of a layer must hold: the
-  // largest rank, a prologue, and a copy of the weight if an adapter is folded.
+  // begin(), add_requirements() per adapter, and finish() collect what the shared adapter arguments of a layer must
+  // hold: the largest rank, a prologue, and a copy of the weight if an adapter is folded.
   static void begin(shared& s, const capacity& limits, int adapters) {
     s.used = limits.rank > 0 || adapters > 1;
     s.rank = padded_rank(limits.rank), s.prologue = s.weight = false;
     s.shared_workspace = std::make_unique<growing_buffer>(growing_buffer::growth::by_chunks);
   }
-  static void account_for(shared& s, const graph& g, const launch_plan& p, const size_values& sizes, bool folded,
-                          const capacity& limits) {
+  static void add_requirements(shared& s, const graph& g, const launch_plan& p, const size_values& sizes, bool folded,
+                               const capacity& limits) {
     s.weight = s.weight || folded;
     if (p.launches.size() != 1 || p.products.size() != 1 || p.products[0].input_rotation >= 0) return;
     if (limits.rank == 0) s.rank = max_of(s.rank, padded_rank(static_cast<int>(branch_rank(g, p.products[0], sizes))));
@@ -81,7 +81,7 @@ template <class T> struct engine {
   }
   // A GEMM fuses either a prologue or a low-rank branch. If a layer's adapters need both, a separate kernel scales x.
   // Returns whether that changed the target.
-  static bool complete(shared& s, queue& q) {
+  static bool finish(shared& s, queue& q) {
     bool& fuses_prologue = q.where.template can<gemm_launch>().fuses_prologue;
     const bool before = std::exchange(fuses_prologue, !s.used || s.rank == 0);
     s.prologue = s.prologue && fuses_prologue;
@@ -96,17 +96,17 @@ template <class T> struct engine {
     return ok;
   }
   static std::string autotune_warning(const queue& q) { return q.tuner == nullptr ? std::string() : q.tuner->note(); }
-  static bool can_hold_folded(const shared& s, bool folded) { return !s.used || !folded || s.weight; }
+  static bool can_store_folded(const shared& s, bool folded) { return !s.used || !folded || s.weight; }
 
   // Queries how many clusters of two GEMM blocks are resident at the same time; each block occupies one multiprocessor.
   static status query_residency(queue& q);
 
-  class block {
+  class memory {
    public:
-    block() = default;
-    explicit block(buffer b) : b_(std::move(b)) {}
+    memory() = default;
+    explicit memory(buffer b) : b_(std::move(b)) {}
     void* data() { return b_.data(); }
-    buffer& memory() { return b_; }
+    buffer& storage() { return b_; }
     quant_state& quantization() {
       if (quantization_ == nullptr) quantization_ = std::make_unique<quant_state>();
       return *quantization_;
@@ -116,10 +116,10 @@ template <class T> struct engine {
     buffer b_;
     std::unique_ptr<quant_state> quantization_;  // scales and tables of a quantized weight
   };
-  static result<block> allocate(queue&, long long bytes) {
+  static result<memory> allocate(queue&, long long bytes) {
     buffer b;
     if (status s = b.reserve(bytes); !s) return s.failure();
-    return block(std::move(b));
+    return memory(std::move(b));
   }
 
   // to += from, where `from` is contiguous float.
@@ -154,9 +154,9 @@ template <class T> struct engine {
   }
   // Copies a tensor to device memory: numbers are stored as `as`, a quantized weight keeps its stored values and
   // scales.
-  static result<view> to_device(queue& q, const view& host, dtype as, block& into) {
-    if (host.quant != nullptr) return upload_quantized(q.stream, host, into.memory(), into.quantization());
-    return upload_tensor(q.stream, host, as, into.memory());
+  static result<view> to_device(queue& q, const view& host, dtype as, memory& into) {
+    if (host.quant != nullptr) return upload_quantized(q.stream, host, into.storage(), into.quantization());
+    return upload_tensor(q.stream, host, as, into.storage());
   }
   static status copy(queue& q, void* to, const void* from, long long bytes) {
     return check(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDefault, q.stream), "copying");
@@ -255,7 +255,7 @@ template <class T> struct engine {
   static void share_precomputed(const program& in, binding& mine, const program& other, const binding& from) {
     mine.share_precomputed(from, same_nodes(other.value(), in.value()));
   }
-  static status publish(queue& q, binding& with) { return with.publish(q.stream); }
+  static status activate_adapter(queue& q, binding& with) { return with.activate_adapter(q.stream); }
   // Tells that tensors were written outside of calls: the next launches must not start before that has ended.
   static void memory_changed(binding& with) { with.skip_pdl_once(); }
 
@@ -329,19 +329,19 @@ status engine<T>::evaluate(queue& q, const graph& g, const size_values& s, const
 template <class T>
 status engine<T>::evaluate_in_host_memory(queue& q, const graph& g, const size_values& s, leaf_views leaves,
                                           const std::vector<mutable_view>& outputs) {
-  sequence<block> memory;
+  sequence<memory> copies;
   for (id i = 0; i < g.size; ++i) {
     view& v = leaves[i];
     if (v.data == nullptr || g[i].what == op::scalar) continue;
-    result<view> placed = to_device(q, v, dtype::f32, memory.extend());
+    result<view> placed = to_device(q, v, dtype::f32, copies.extend());
     if (!placed) return placed.failure();
     v = *placed;
   }
   std::vector<mutable_view> there(outputs.size());
   for (std::size_t k = 0; k < outputs.size(); ++k) {
     if (outputs[k].data == nullptr) continue;
-    if (status done = memory.extend().memory().reserve(4 * outputs[k].count()); !done) return done;
-    there[k] = {memory.back().data(), dtype::f32, {outputs[k].count()}, 1};
+    if (status done = copies.extend().storage().reserve(4 * outputs[k].count()); !done) return done;
+    there[k] = {copies.back().data(), dtype::f32, {outputs[k].count()}, 1};
   }
   if (status done = evaluate(q, g, s, leaves, there); !done) return done;
   for (std::size_t k = 0; k < outputs.size(); ++k) {

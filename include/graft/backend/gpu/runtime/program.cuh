@@ -6,15 +6,15 @@
 // execution (execution.cuh).
 #pragma once
 #include <graft/backend/call.h>
+#include <graft/backend/execution_mode.h>
 #include <graft/backend/gpu/kernels/attention/binding.cuh>
 #include <graft/backend/gpu/kernels/gemm/binding.cuh>
-#include <graft/backend/gpu/kernels/grouped/binding.cuh>
+#include <graft/backend/gpu/kernels/gemm/grouped_binding.cuh>
 #include <graft/backend/gpu/kernels/wgrad/binding.cuh>
 #include <graft/backend/gpu/runtime/kernel_set.cuh>
 #include <graft/backend/gpu/runtime/parameter_expressions.cuh>
 #include <graft/backend/gpu/runtime/values.cuh>
 #include <graft/backend/gpu/runtime/workspace.cuh>
-#include <graft/backend/mode.h>
 #include <graft/core/algorithm.h>
 
 namespace graft::gpu {
@@ -51,9 +51,9 @@ template <class T> struct binding {
         if (p.makes_weight() && other.makes_weight() && equal[p.slots().weight] == other.slots().weight)
           p.borrow_weight(other);
   }
-  status publish(cudaStream_t stream) {
+  status activate_adapter(cudaStream_t stream) {
     for (gemm_binding<T>& b : products)
-      if (status s = b.publish(stream); !s) return s;
+      if (status s = b.activate_adapter(stream); !s) return s;
     return ok;
   }
   void skip_pdl_once() {
@@ -226,7 +226,7 @@ template <class T> program<T>::program(const graph& g, launch_plan p) : g_(g), p
     gemm_operands_.push(s.left), gemm_operands_.push(s.right), gemm_operands_.push(s.scaled);
   for (const gemm_slots& s : p_.products)
     for (const id i : {s.x, s.input_rotation, s.residual}) gemm_operands_.push(i);
-  for (const matrix_chain& c : p_.all<matrix_chain>()) gemm_operands_.push(c.z), gemm_operands_.push(c.x);
+  for (const kronecker_chain& c : p_.all<kronecker_chain>()) gemm_operands_.push(c.z), gemm_operands_.push(c.x);
   for (id i = 0; i < g_.size; ++i)
     if (is_leaf(g_[i].what) && traits_of(g_[i].what).known_at == stage::call) inputs_.push(i);
   for (const attention_launch& l : p_.all<attention_launch>())
@@ -436,7 +436,7 @@ template <class T> status program<T>::reserve_values(binding<T>& with, const siz
     store_as_t(unshaped(g_, d.narrow));
     if (d.form_kind != dropout_gemm::form::sum) store_as_t(d.result);
   }
-  for (const matrix_chain& c : p_.all<matrix_chain>())
+  for (const kronecker_chain& c : p_.all<kronecker_chain>())
     for (const id i : {c.z, c.x, c.between, c.other, c.result}) store_as_t(unshaped(g_, i));
   for (const rowwise_launch& r : p_.all<rowwise_launch>())  // norm kernels for long rows need operands of one type
     if (r.norm >= 0)

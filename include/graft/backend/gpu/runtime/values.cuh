@@ -244,7 +244,8 @@ GRAFT_GPU_LIBRARY status values::compute_node(cudaStream_t stream, id i, element
     const auto value = static_cast<float>(*static_cast<const double*>(leaf.data));
     if (written_[i].at == to.at && written_[i].value == value) return ok;
     written_[i] = {to.at, value};
-    return on_stream{stream}.elements(1, filled<float>{to, value}, "scalar");  // a captured graph contains the value
+    return on_stream{stream}.elements(1, fill_functor<float>{to, value},
+                                      "scalar");  // a captured graph contains the value
   }
   operands<float> x;
   const view* looked_up = nullptr;
@@ -306,7 +307,7 @@ GRAFT_GPU_LIBRARY status values::exchange(cudaStream_t stream, id i, const tenso
                       : on_stream{stream}.elements(elements(i), unary<float>{op::detach, to, from.p}, name);
       !s)
     return s;
-  return ranks_->link->reduce({to.at, to.type, {elements(i), 1, 1, 1}, 1}, (*g_)[i].what == op::rank_max);
+  return ranks_->link->reduce({to.at, to.type, {elements(i), 1, 1, 1}, 1}, (*g_)[i].what == op::all_reduce_max);
 }
 #endif
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Exchange of partial sums between the thread blocks that share a result (split-K, split-KV, the shrink of a GEMM),
+// Exchange of partial sums between the CTAs that share a result (split-K, split-KV, the shrink of a GEMM),
 // sm_90. Every sum is added in the order of its parts by the block that finishes it, so that the same call gives the
 // same bits; there are no float atomics.
 //
@@ -32,7 +32,8 @@ struct arrival_counter {
   __device__ __forceinline__ void arrive(std::uint32_t times = 1) const { ptx::add_release(count, times); }
   // Also acquires what earlier arrivals published; returns how many there were.
   __device__ __forceinline__ std::uint32_t arrive_acquire() const { return ptx::add_acquire_release(count, 1); }
-  // Whether this is the last of `users` arrivals: that block resets the counters for the next launch or graph replay.
+  // Returns true if this is the last of `users` arrivals: that block resets the counters for the next launch or graph
+  // replay.
   __device__ __forceinline__ bool arrive_last(std::uint32_t users) const { return arrive_acquire() + 1 == users; }
   // Waits for `arrivals` since the count was `before`.
   template <int Nanoseconds = 0>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The pipeline between the warps of a thread block that load (producers) and those that compute (consumers), sm_90: a
+// The pipeline between the warps of a CTA that load (producers) and those that compute (consumers), sm_90: a
 // ring of stages in shared memory with two mbarriers per stage, full and empty, and the rule of when a stage may be
 // released. CUTLASS's words:
 //
@@ -75,7 +75,7 @@ struct pipeline {
   __device__ std::uint32_t full(int stage) const { return barriers + 8 * stage; }
   __device__ std::uint32_t empty(int stage) const { return full(stages + stage); }
 
-  // One thread initializes a stage before the thread block, or the cluster, passes a barrier. `commits` are the commits
+  // One thread initializes a stage before the CTA, or the cluster, passes a barrier. `commits` are the commits
   // that make the stage full, and `releases` those that make it empty.
   __device__ __forceinline__ void init(int stage, std::uint32_t commits, std::uint32_t releases) const {
     ptx::barrier_init(full(stage), commits), ptx::barrier_init(empty(stage), releases);
@@ -95,7 +95,7 @@ struct pipeline {
   }
   // By one elected thread per warpgroup or warp, or by every reader, as init() was told.
   __device__ __forceinline__ void consumer_release(int stage, reads_done) const { ptx::barrier_arrive(empty(stage)); }
-  // Releases the stage of thread block `rank` of the cluster, which multicasts into this one.
+  // Releases the stage of CTA `rank` of the cluster, which multicasts into this one.
   __device__ __forceinline__ void consumer_release(int stage, std::uint32_t rank, reads_done) const {
     ptx::barrier_arrive_cluster(empty(stage), rank);
   }

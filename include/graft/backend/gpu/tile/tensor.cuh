@@ -37,13 +37,14 @@ template <class Real> struct grouped_rotations;
 // Operands of one graph node that is evaluated on the device. A scalar is a tensor of one element, read on the device.
 template <class Real> struct operands {
   tensor<Real> a, b, c;
-  const std::int64_t* ids = nullptr;        // row ids of a gather, or rows and columns of an index
-  element_ptr<Real> factors{}, residual{};  // norm backward: gain per column, and a summand of the result
+  const std::int64_t* ids = nullptr;  // row ids of a gather, or rows and columns of an index
+  // factors: gain per column of a norm backward; residual: added to its result
+  element_ptr<Real> factors{}, residual{};
   const concat_inputs<Real>* concat_inputs_ptr = nullptr;
   bool overwrites = false;   // rotation gradient: the result is uninitialized and is overwritten instead of added to
   Real* composed = nullptr;  // rotation with several butterfly factors: their precomputed product
   bool composes = false;     // compute that product only, without rotating anything
-  const expert_branch<Real>* branch = nullptr;         // of a product of experts
+  const expert_branch<Real>* branch = nullptr;         // low-rank branch of an expert GEMM
   const grouped_rotations<Real>* rotations = nullptr;  // several rotations of one x in one launch
 };
 

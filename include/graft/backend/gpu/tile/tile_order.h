@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sizes of a thread block's shared memory and orders of tiles that the host knows too, because it sizes launches and
+// Sizes of a CTA's shared memory and orders of tiles that the host knows too, because it sizes launches and
 // workspaces by them. tile_scheduler.cuh has the schedulers that need the device.
 #pragma once
 #include <cuda_runtime_api.h>
 
 namespace graft::gpu {
 
-inline constexpr int shared_memory_limit = 227 * 1024;  // of a thread block, sm_90
+inline constexpr int shared_memory_limit = 227 * 1024;  // largest shared memory of a CTA on sm_90, bytes
 inline constexpr int max_sorted_tiles = 128;            // tiles per worker that sorted_tiles sorts
 
 struct grouped_tiles {
   int rows, columns;  // in tiles
   int group;          // rows of tiles in a group; inside a group rows vary fastest
 
-  struct place {
+  struct tile_coord {
     int row, column;
   };
-  __host__ __device__ place at(int t) const {
+  __host__ __device__ tile_coord at(int t) const {
     const int per_group = group * columns, which = t / per_group, rest = t % per_group;
     const int left = rows - which * group, height = left < group ? left : group;
     return {which * group + rest % height, rest / height};

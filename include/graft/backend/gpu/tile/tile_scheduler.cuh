@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tile schedulers of persistent kernels: which tile a thread block takes next. All are computed from the sizes and the
+// Tile schedulers of persistent kernels: which tile a CTA takes next. All are computed from the sizes and the
 // number of blocks, without counters and atomics: the same launch gives the same tiles to the same blocks.
 //
 //   grouped_tiles     (tile_order.h) tiles of equal cost, ordered for reuse of both operands in the L2 cache (GEMM)

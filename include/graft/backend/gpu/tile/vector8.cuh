@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// 16-byte vectorized loads and stores of eight neighbouring elements (floats or a 16-bit type), for kernels that are
+// 16-byte vectorized loads and stores of eight neighboring elements (floats or a 16-bit type), for kernels that are
 // bound by memory bandwidth. Addresses must be multiples of 16 bytes.
 #pragma once
 #include <graft/backend/gpu/tile/tensor.cuh>

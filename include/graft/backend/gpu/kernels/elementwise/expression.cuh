@@ -2,6 +2,18 @@
 // Runs elementwise expressions of a plan as one kernel each (plan/launch/expression.h): builds the steps from graph
 // nodes, then chooses a kernel with fixed steps, the interpreter on vectors of eight, the interpreter per element, or a
 // reduction.
+//
+// Reductions of an elementwise expression, by form (dispatch/reduce_form.h):
+//
+//   narrow rows   A warp takes four rows of up to 256 elements, whose loads are in flight together.
+//   rows          A CTA takes a row.
+//   columns       A cluster takes sixteen columns. Its blocks split the rows, and the first block adds their sums in
+//                 order through distributed shared memory.
+//   matrices      A stack of large matrices is summed by one thread per eight elements.
+//   any axes      A CTA takes each element of the result.
+//
+// Every sum has a fixed order, so results are bitwise deterministic. for_each.cuh says why the sums of warps and thread
+// blocks are not CUB's.
 #pragma once
 #include <graft/backend/gpu/dispatch/reduce_form.h>
 #include <graft/backend/gpu/kernels/elementwise/expression_interpreter.cuh>
@@ -10,18 +22,6 @@
 namespace graft::gpu {
 
 // ---- Sums
-
-// Reductions of an elementwise expression, by form (dispatch/reduce_form.h):
-//
-//   narrow rows   A warp takes four rows of up to 256 elements, whose loads are in flight together.
-//   rows          A thread block takes a row.
-//   columns       A cluster takes sixteen columns. Its blocks split the rows, and the first block adds their sums in
-//                 order through distributed shared memory.
-//   matrices      A stack of large matrices is summed by one thread per eight elements.
-//   any axes      A thread block takes each element of the result.
-//
-// Every sum has a fixed order, so results are bitwise deterministic. for_each.cuh says why the sums of warps and thread
-// blocks are not CUB's.
 
 struct expression_row_reduce {
   expression_vec8<false> of;
@@ -159,8 +159,8 @@ struct expression_reduce {
     return n;
   }
   template <class Team> __host__ __device__ void operator()(long long i, Team t) const {
-    unsigned first[4], place = static_cast<unsigned>(i);
-    for (int k = 3; k >= 0; --k) first[k] = place % to[k], place /= to[k];
+    unsigned first[4], rest_of_index = static_cast<unsigned>(i);
+    for (int k = 3; k >= 0; --k) first[k] = rest_of_index % to[k], rest_of_index /= to[k];
     float part = 0;
     for (auto n = static_cast<unsigned>(t.rank); n < terms(); n += static_cast<unsigned>(t.size)) {
       unsigned c[4], rest = n;

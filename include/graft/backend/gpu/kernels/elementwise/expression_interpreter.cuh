@@ -237,7 +237,7 @@ template <bool Rounds> struct expression_vec8 {
     return fits;
   }
 
-  // Is the expression a product of its operands and nothing else?
+  // Returns true if the expression is a product of its operands and nothing else.
   bool multiplies() const {
     int reads = 0;
     for (int k = 0; k < e.steps; ++k) {
@@ -259,8 +259,8 @@ template <bool Rounds> struct expression_vec8 {
       for (int n = 0; n < N; ++n) each_of(to[n], [&](int c) { return to[n][c] * v[n][c]; });
     }
   }
-  // Is operand k one number or a row of floats where bit k of `numbers` or `rows` is set, and otherwise all elements in
-  // the type of the result?
+  // Returns true if each operand k is one number or a row of floats where bit k of `numbers` or `rows` is set, and
+  // otherwise has all elements in the type of the result.
   template <int N> bool is_like(unsigned numbers, unsigned rows) const {
     bool all = e.operands == N;
     for (int k = 0; k < N && all; ++k)

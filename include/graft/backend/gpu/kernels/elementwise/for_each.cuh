@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Grid mappings for functors: a thread per element, a warp per row, a thread column per output column, a thread block
+// Grid mappings for functors: a thread per element, a warp per row, a thread column per output column, a CTA
 // per matrix. A functor also runs on the host, so that tests can compare: threads that cooperate are a team, and
 // single_thread is a team of one. Every output has one owner and every sum a fixed order, so results are bitwise
 // deterministic.
@@ -103,14 +103,14 @@ struct block_team {
   // The index of the largest value of any thread; among equal values the smallest index.
   __device__ long long largest(double value, long long at) const {
     __shared__ double values[32];
-    __shared__ long long places[32];
+    __shared__ long long indices[32];
     for (int d = 16; d > 0; d /= 2)
       take(value, at, __shfl_down_sync(0xffffffffU, value, d), __shfl_down_sync(0xffffffffU, at, d));
     __syncthreads();
-    if (rank % 32 == 0) values[rank / 32] = value, places[rank / 32] = at;
+    if (rank % 32 == 0) values[rank / 32] = value, indices[rank / 32] = at;
     __syncthreads();
-    value = values[0], at = places[0];
-    for (int w = 1; w < size / 32; ++w) take(value, at, values[w], places[w]);
+    value = values[0], at = indices[0];
+    for (int w = 1; w < size / 32; ++w) take(value, at, values[w], indices[w]);
     return at;
   }
   // Shared memory of `Count` doubles for this team; null for teams without shared memory.

@@ -8,7 +8,7 @@
 
 namespace graft::gpu {
 
-template <class Real> struct filled {
+template <class Real> struct fill_functor {
   element_ptr<Real> out;
   Real value;
   __host__ __device__ void operator()(long long i) const { out.put(i, value); }
@@ -19,18 +19,18 @@ template <class Real> struct identity {
     out.p.put(i, i / out.d[3] == i % out.d[3] ? Real(1) : Real(0));
   }
 };
-template <class Real> struct transposed {
+template <class Real> struct transpose_functor {
   tensor<Real> out, a;
   __host__ __device__ void operator()(long long i) const {
     const long long m = i / out.area(), at = i % out.area();
     out.p.put(i, a.p[m * out.area() + at % out.d[3] * a.d[3] + at / out.d[3]]);
   }
 };
-template <class Real> struct permuted {
+template <class Real> struct permute_functor {
   tensor<Real> out, a;
   long long step[4];  // stride in `a` of each axis of `out`
 
-  permuted(const tensor<Real>& to, const tensor<Real>& from, const dim (&axes)[4]) : out(to), a(from) {
+  permute_functor(const tensor<Real>& to, const tensor<Real>& from, const dim (&axes)[4]) : out(to), a(from) {
     for (int k = 0; k < 4; ++k) {
       step[k] = 1;
       for (int inner = axes[k].v + 1; inner < 4; ++inner) step[k] *= a.d[inner];
@@ -58,7 +58,7 @@ struct along_axis {
     return ((i / inner / size) * to.size + at(i) + shift) * inner + i % inner;
   }
 };
-template <class Real> struct sliced {
+template <class Real> struct slice_functor {
   tensor<Real> out, a;
   along_axis to, from;
   long long start;
@@ -69,7 +69,7 @@ struct slice_vec8 {
   tensor<float> out, a;
   unsigned vectors, start;  // vectors per row of `out`; first column in `a`
 
-  static bool fits(const sliced<float>& f) {
+  static bool fits(const slice_functor<float>& f) {
     return f.to.inner == 1 && f.out.d[3] % 8 == 0 && f.a.d[3] % 8 == 0 && f.start % 8 == 0 &&
            f.out.count() < 1LL << 32 && f.start < 1LL << 32 && is_aligned16(f.out.p) && is_aligned16(f.a.p);
   }
@@ -80,15 +80,15 @@ struct slice_vec8 {
     store_vec8(v, out.p, 8 * i);
   }
 };
-template <class On, class Real> status slice(const On& on, const sliced<Real>& f, const char* name) {
+template <class On, class Real> status slice(const On& on, const slice_functor<Real>& f, const char* name) {
   return on.elements(f.out.count(), f, name);
 }
-template <runs_on_stream On> status slice(const On& on, const sliced<float>& f, const char* name) {
+template <runs_on_stream On> status slice(const On& on, const slice_functor<float>& f, const char* name) {
   if (!slice_vec8::fits(f)) return on.elements(f.out.count(), f, name);
   const slice_vec8 by{f.out, f.a, static_cast<unsigned>(f.out.d[3] / 8), static_cast<unsigned>(f.start)};
   return on.elements(f.out.count() / 8, by, name);
 }
-template <class Real> struct padded {
+template <class Real> struct pad_functor {
   tensor<Real> out, a;
   along_axis to, from;
   long long start;
@@ -97,7 +97,7 @@ template <class Real> struct padded {
     out.p.put(i, at >= 0 && at < from.size ? a.p[to.moved(i, -start, from)] : Real(0));
   }
 };
-template <class Real> struct concatenated {
+template <class Real> struct concat_functor {
   tensor<Real> out, a, b;
   along_axis to, first, second;
   __host__ __device__ void operator()(long long i) const {
@@ -110,7 +110,7 @@ template <class Real> struct repeated_columns {
     out.p.put(i, a.p[i / out.d[3] * a.d[3] + i % out.d[3] % a.d[3]]);
   }
 };
-template <class Real> struct folded {
+template <class Real> struct fold_columns_functor {
   tensor<Real> out, a;
   __host__ __device__ void operator()(long long i) const {
     const element_ptr<Real> row = a.p + i / out.d[3] * a.d[3];
@@ -130,7 +130,7 @@ template <class Real> struct upper_part {
 __host__ __device__ inline long long packed_offset(long long r, long long c, long long b) {
   return r * (2 * b - r - 1) / 2 + c - r - 1;
 }
-template <class Real> struct skewed {
+template <class Real> struct skew_functor {
   tensor<Real> out, packed;
   __host__ __device__ void operator()(long long i) const {
     const long long b = out.d[3], c = i % b, r = i / b % b;
@@ -139,7 +139,7 @@ template <class Real> struct skewed {
   }
 };
 // Called for every element of the full matrices; each element above the diagonal writes one packed entry.
-template <class Real> struct unskewed {
+template <class Real> struct unskew_functor {
   tensor<Real> packed, full;
   __host__ __device__ void operator()(long long i) const {
     const long long b = full.d[3], c = i % b, r = i / b % b, m = i / (b * b);
@@ -173,7 +173,7 @@ struct window {
   long long kernel_h, kernel_w, stride, pad, out_w;
 };
 // Patches of an image as rows (im2col).
-template <class Real> struct patched {
+template <class Real> struct im2col_functor {
   tensor<Real> out, image;
   window s;
   __host__ __device__ void operator()(long long i) const {

@@ -63,7 +63,7 @@ template <class Real> __host__ __device__ Real mapped(op what, Real x) {
     case op::gelu: return Real(0.5) * x * std::erfc(-x * Real(0.70710678118654752));
     case op::gelu_tanh:
       return Real(0.5) * x * (Real(1) + std::tanh(Real(0.79788456080286536) * (x + Real(0.044715) * x * x * x)));
-    case op::step: return x > Real(0) ? Real(1) : Real(0);
+    case op::heaviside: return x > Real(0) ? Real(1) : Real(0);
     default: return x;  // detach
   }
 }

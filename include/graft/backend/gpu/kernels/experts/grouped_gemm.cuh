@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // Grouped GEMM of a mixture of experts: the sorted rows of each expert times its own matrix, and the gradients of those
-// matrices (aᵀ b over the rows of each expert), for any routing. This file has the problem, how a thread block finds its
-// tile, the kernel in float, and which kernel runs; grouped_gemm_mma.cuh has the tensor-core kernel.
+// matrices (aᵀ b over the rows of each expert), for any routing. This file has the problem, how a CTA finds
+// its tile, the kernel in float, and which kernel runs; grouped_gemm_mma.cuh has the tensor-core kernel.
 //
 // Tiles        The rows of an expert are known on the device only, and the grid is launched for the most tiles that
-//              there can be. A thread block finds the first row of each expert by bisection in the routing table, counts
-//              tiles, and takes the tile with its number; a block without a tile ends. No expert's rows are padded in
-//              memory: a tile reads and writes its own rows alone.
-// Order        Blocks take 16 tiles of rows side by side before the next columns, so that x stays in L2 and the matrix
-//              of an expert is read once by neighbouring blocks.
+//              there can be. A CTA finds the first row of each expert by bisection in the routing table,
+//              counts tiles, and takes the tile with its number; a block without a tile ends. No expert's rows are
+//              padded in memory: a tile reads and writes its own rows alone.
+// Order        Blocks take bands of 16 row tiles before the next columns, so that x stays in L2 and the matrix
+//              of an expert is read once by neighboring blocks.
 // Gradients    One block per tile of an expert's matrix; an expert without rows gets zeros.
+// Measured     H200, four layers in the shape of Mixtral-8x7B, bf16: a captured token step of 64 rows takes 1.38 of the
+//              time to read the weights that it touches, of one row 1.84; a prompt of 2048 tokens takes 5.1 of the time
+//              of its products at 760 Tflop/s (bench/results/gpu-experts.json).
 #pragma once
 #include <cub/block/block_scan.cuh>
 #include <graft/backend/gpu/kernels/experts/routing.cuh>
@@ -17,7 +20,7 @@
 
 namespace graft::gpu {
 
-inline constexpr int max_experts = 1024;  // by the shared memory of the first rows
+inline constexpr int max_experts = 1024;  // bounded by shared memory, which holds the first row of every expert
 
 template <class Real> struct grouped_products {
   tensor<Real> out, a, b;
@@ -25,8 +28,8 @@ template <class Real> struct grouped_products {
   long long experts = 0;  // matrices
   expert_range mine;      // rows of other experts become zero
   bool is_wgrad = false;
-  bool tb = false;               // of the experts' matrices
-  expert_branch<Real> branch{};  // added to the product, where it has an operand
+  bool tb = false;               // the experts' matrices are transposed
+  expert_branch<Real> branch{};  // low-rank branch that is added, if branch.a is set
 
   __host__ __device__ long long cols() const { return is_wgrad ? b.d[3] : out.d[3]; }
   __host__ __device__ bool has_branch() const { return branch.a.p.at != nullptr; }
@@ -43,7 +46,7 @@ template <class Real> struct grouped_products {
     }
     return p;
   }
-  // The product of the same rows that is added to it.
+  // The expand U Bᵀ of the same sorted rows, which is added to the product.
   __host__ __device__ products<Real> of_branch(long long expert, long long first, long long count) const {
     return of_rows(branch.a, branch.b, branch.tb, expert, first, count);
   }
@@ -61,15 +64,15 @@ template <class Real> struct grouped_products {
   }
 };
 
-// ---- The tile of a thread block
+// ---- The tile of a CTA
 
 struct expert_tile {
   int expert;        // -1: none
   int first, count;  // the expert's sorted rows
-  int row0, col0;    // of the tile in the result of the expert
+  int row0, col0;    // the tile's first row and column in the result of the expert
 };
 
-inline constexpr int rows_side_by_side = 16;
+inline constexpr int row_tiles_per_band = 16;
 
 // The number of row tiles is at most one more per expert than the rows fill.
 inline long long most_row_tiles(long long rows, long long experts, int tile_rows) {
@@ -99,13 +102,13 @@ __device__ expert_tile find_row_tile(const grouped_products<Real>& p, long long 
   }
   int before = 0, all = 0;
   scan(memory).ExclusiveSum(own, before, all);
-  // Bands of rows_side_by_side row tiles; the last band has what is left.
-  const long long band = number / (static_cast<long long>(rows_side_by_side) * col_tiles);
-  const long long in_band = number - band * rows_side_by_side * col_tiles;
-  const long long left = all - band * rows_side_by_side;
-  const int height = static_cast<int>(left < rows_side_by_side ? left : rows_side_by_side);
+  // Tiles are visited in bands of row_tiles_per_band row tiles; the last band may be shorter.
+  const long long band = number / (static_cast<long long>(row_tiles_per_band) * col_tiles);
+  const long long in_band = number - band * row_tiles_per_band * col_tiles;
+  const long long left = all - band * row_tiles_per_band;
+  const int height = static_cast<int>(left < row_tiles_per_band ? left : row_tiles_per_band);
   if (height > 0 && in_band < static_cast<long long>(height) * col_tiles) {
-    const int slot = static_cast<int>(band * rows_side_by_side + in_band % height),
+    const int slot = static_cast<int>(band * row_tiles_per_band + in_band % height),
               col = static_cast<int>(in_band / height);
 #pragma unroll
     for (int i = 0; i < each; ++i) {
@@ -119,7 +122,7 @@ __device__ expert_tile find_row_tile(const grouped_products<Real>& p, long long 
   __syncthreads();
   return found;
 }
-// The tile of a gradient; blocks of a row of tiles are neighbours.
+// The tile of a gradient; blocks of a row of tiles are neighbors.
 template <class Real>
 __device__ expert_tile find_wgrad_tile(const grouped_products<Real>& p, long long number, int tile_rows,
                                        int tile_cols) {
@@ -137,7 +140,7 @@ __device__ expert_tile find_tile(const grouped_products<Real>& p, long long numb
   return p.is_wgrad ? find_wgrad_tile(p, number, tile_rows, tile_cols)
                     : find_row_tile<Threads>(p, number, tile_rows, tile_cols);
 }
-// The thread blocks of a launch.
+// The CTAs of a launch.
 template <class Real> long long blocks_of(const grouped_products<Real>& p, int tile_rows, int tile_cols) {
   const long long col_tiles = (p.cols() + tile_cols - 1) / tile_cols;
   return col_tiles * (p.is_wgrad ? p.experts * ((p.a.d[3] + tile_rows - 1) / tile_rows)

@@ -4,7 +4,7 @@
 //
 //   y [rows, n] = x [rows, k] W(expert)ᵀ or W(expert)    dW(expert) [m, n] = aᵀ b over the rows of the expert
 //
-// Tiles        Rows x Cols of a result per thread block, 64 of K per step. 16 x 64 for the few rows of decode, where
+// Tiles        Rows x Cols of a result per CTA, 64 of K per step. 16 x 64 for the few rows of decode, where
 //              the launch reads each matrix once and is bound by memory; 128 x 128 for prefill and training; 64 x 32
 //              for x Aᵀ of a low-rank branch; 64 x 64 for dy B of one, and for gradients, whose sides are a rank or a
 //              layer's width.
@@ -31,14 +31,14 @@ using grouped_square = grouped_mma_shape<64, 64, 2, 2, 3, 4>;
 
 namespace detail {
 
-// Loads the tiles of one operand: Count rows (or columns) of a product from `from` on, 64 of K per step. A thread copies
-// one vector of 16 bytes of every (Threads / 8)-th line. K-major: a line is a row of the tile. MN-major: a line is one
-// element of K, in boxes of 64 columns. Both fill lines of 128 bytes one below the other.
+// Loads the tiles of one operand: Count rows (or columns) of a product from `from` on, 64 of K per step. A thread
+// copies one vector of 16 bytes of every (Threads / 8)-th line. K-major: a line is a row of the tile. MN-major: a line
+// is one element of K, in boxes of 64 columns. Both fill lines of 128 bytes one below the other.
 template <class T, int Count, int Threads> struct operand_tiles {
   static constexpr int lines_apart = Threads / 8, vectors = Count * 8 / Threads;
   static_assert(Count * 8 % Threads == 0 && (64 % lines_apart == 0 || lines_apart % 64 == 0));
 
-  element_ptr<float> matrix;  // of the expert
+  element_ptr<float> matrix;  // matrix of the expert
   long long pitch;            // elements from line to line
   int from, end, depth;
   bool along, copies;  // K-major; cp.async can copy it
@@ -79,8 +79,9 @@ template <class T, int Count, int Threads> struct operand_tiles {
   __device__ __forceinline__ bool has_vectors() const {
     return reinterpret_cast<std::uintptr_t>(matrix.at) % 16 == 0 && pitch % 8 == 0 && (along ? depth : end) % 8 == 0;
   }
-  // Operands of float, and those without aligned vectors: small ones (A and B of a branch), whose loads wait. Vectors
-  // inside the matrix come first, so that the loads of a thread are in flight together and zeros need none.
+  // Loads float or unaligned operands element by element. They are small (A and B of a branch), so the loads are
+  // synchronous. Vectors inside the matrix come first, so that the loads of a thread are in flight together and zeros
+  // need none.
   __device__ __noinline__ static void fill_rounded(std::uint32_t to, element_ptr<float> matrix, long long pitch,
                                                    int from, int end, int depth, bool along, bool aligned, int k0) {
     constexpr int boxes = Count < 64 ? 1 : Count / 64;

@@ -9,23 +9,24 @@
 namespace graft::gpu {
 
 // Decode: an expert that has rows has at most 16 of them on average.
-template <class Real> bool has_few_rows(const grouped_products<Real>& g) {
+template <class Real> bool is_decode(const grouped_products<Real>& g) {
   return g.routing.rows <= 16 * min_of(g.experts, g.routing.rows / 2 + 1);
 }
 template <class T> status run_on_tensor_cores(cudaStream_t stream, const grouped_products<float>& g) {
   if (g.is_wgrad) return launch_grouped_mma<T, grouped_square>(stream, g);
-  if (has_few_rows(g)) return launch_grouped_mma<T, grouped_decode>(stream, g);
+  if (is_decode(g)) return launch_grouped_mma<T, grouped_decode>(stream, g);
   if (const auto major = device_attribute(cudaDevAttrComputeCapabilityMajor); major && *major == 9)
     if (fits_grouped_sm90<T>(g))
       return g.tb ? launch_grouped_sm90<T, false>(stream, g) : launch_grouped_sm90<T, true>(stream, g);
-  // A box of MN-major columns has 64 of them.
+  // An MN-major box is 64 columns wide, so the kernel for few columns needs K-major matrices.
   if (g.cols() <= grouped_shrink::cols)
     return g.tb && !g.has_branch() ? launch_grouped_mma<T, grouped_shrink>(stream, g)
                                    : launch_grouped_mma<T, grouped_square>(stream, g);
   return launch_grouped_mma<T, grouped_prefill>(stream, g);
 }
 
-// Two operands of float, or of two 16-bit types, run in float; otherwise the 16-bit type is that of the tensor cores.
+// Without exactly one 16-bit type among the operands the float kernel runs; otherwise the tensor cores compute in that
+// type.
 template <sixteen_bit_types Narrow = sixteen_bit_types::both, class Real>
 status multiply_groups(const on_stream& on, const grouped_products<Real>& g) {
   if (g.experts > max_experts)
@@ -38,7 +39,7 @@ status multiply_groups(const on_stream& on, const grouped_products<Real>& g) {
       return s;
   }
   if constexpr (dtype_of<Real> == dtype::f32) {
-    if (has_few_rows(g) && narrow_grouped_products::fits(g))
+    if (is_decode(g) && narrow_grouped_products::fits(g))
       return on.matrices(narrow_grouped_products::teams(g), g.a.d[3] / 8, narrow_grouped_products{g}, "grouped GEMM");
     const dtype a = g.a.p.type, b = g.b.p.type;
     const dtype type = a == b || b == dtype::f32 ? a : a == dtype::f32 ? b : dtype::f32;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Routing of a mixture of experts: the table of sorted rows (graph/rules_experts.h), rows in the order of the experts,
-// and their sums.
+// Routing of a mixture of experts (top-k routing, gating): the table of sorted rows (graph/rules_experts.h), dispatch
+// (the permutation of tokens into the order of the experts) and combine (unpermute: their sums per token).
 //
 // route        Two kernels. The first one chooses the experts of each token. The second one is a stable counting sort:
-//              the thread block of an expert counts the (token, expert) pairs of smaller experts, and gives its own
+//              the CTA of an expert counts the (token, expert) pairs of smaller experts, and gives its own
 //              pairs their rows in order. Neither needs a number of rows on the host, so a captured graph stays valid.
 // Sums         Each element has one owner, which adds in the order of the table: deterministic, and no atomics.
 //
@@ -105,13 +105,13 @@ status route(const On& on, const tensor<Real>& table, const tensor<Real>& scores
 
 // ---- dispatch and combine
 
-template <class Real> struct dispatched {
+template <class Real> struct dispatch_functor {
   tensor<Real> out, from;
   routing_table<Real> routing;
   routed_by by;
   expert_range mine;
 
-  // The row of `from` that sorted row p takes; -1: none, it is zero.
+  // Returns the source row in `from` of sorted row p; -1: the expert is on another rank, and the row is zero.
   __host__ __device__ long long source(long long p) const {
     const long long e = routing.expert(p);
     if (by == routed_by::both) return routing.token(p) * from.d[3] + e;
@@ -123,12 +123,12 @@ template <class Real> struct dispatched {
     out.p.put(i, row < 0 ? Real(0) : from.p[row * n + i % n]);
   }
 };
-// Rows of which eight columns at a time are copied.
+// dispatch_functor with 16-byte copies of eight columns.
 struct dispatched_vec8 {
-  dispatched<float> f;
+  dispatch_functor<float> f;
   long long vectors;  // per row
 
-  static bool fits(const dispatched<float>& f) {
+  static bool fits(const dispatch_functor<float>& f) {
     return f.by != routed_by::both && f.out.d[3] % 8 == 0 && is_aligned16(f.out.p) && is_aligned16(f.from.p);
   }
   __device__ void operator()(long long i) const {
@@ -138,10 +138,10 @@ struct dispatched_vec8 {
     store_vec8(v, f.out.p, 8 * i);
   }
 };
-template <class On, class Real> status dispatch_rows(const On& on, const dispatched<Real>& f) {
+template <class On, class Real> status dispatch_rows(const On& on, const dispatch_functor<Real>& f) {
   return on.elements(f.out.count(), f, "dispatch");
 }
-template <runs_on_stream On> status dispatch_rows(const On& on, const dispatched<float>& f) {
+template <runs_on_stream On> status dispatch_rows(const On& on, const dispatch_functor<float>& f) {
   if (!dispatched_vec8::fits(f)) return on.elements(f.out.count(), f, "dispatch");
   return on.elements(f.out.count() / 8, dispatched_vec8{f, f.out.d[3] / 8}, "dispatch");
 }
@@ -205,8 +205,8 @@ template <class Real> struct combined_by_expert {
     }
   }
 };
-// Each row stays where it is; rows of experts that another rank has are zero.
-template <class Real> struct kept_rows {
+// Copies the rows of this rank's experts in place and zeroes the others (routed_by::row).
+template <class Real> struct own_expert_rows {
   tensor<Real> out, rows;
   routing_table<Real> routing;
   expert_range mine;
@@ -230,7 +230,7 @@ status combine_rows(const On& on, const tensor<Real>& out, const tensor<Real>& r
     case routed_by::expert:
       return on.matrices(out.d[1], out.count() / (out.d[1] > 0 ? out.d[1] : 1),
                          combined_by_expert<Real>{out, rows, routing, mine.first}, "combine");
-    case routed_by::row: return on.elements(out.count(), kept_rows<Real>{out, rows, routing, mine}, "combine");
+    case routed_by::row: return on.elements(out.count(), own_expert_rows<Real>{out, rows, routing, mine}, "combine");
     case routed_by::token:
     case routed_by::both: break;
   }

@@ -11,7 +11,7 @@
 
 namespace graft::gpu {
 
-template <class Real> struct gathered {
+template <class Real> struct gather_functor {
   tensor<Real> out, w;
   const std::int64_t* ids;
   bool by_column;
@@ -26,10 +26,10 @@ template <class Real> struct gathered {
 };
 // The gather of whole rows with 16-byte accesses, eight columns per thread.
 struct gather_vec8 {
-  gathered<float> f;
+  gather_functor<float> f;
   unsigned vectors;  // per row
 
-  static bool fits(const gathered<float>& f) {
+  static bool fits(const gather_functor<float>& f) {
     return !f.by_column && f.out.d[3] % 8 == 0 && f.out.count() < 1LL << 32 && is_aligned16(f.out.p) &&
            is_aligned16(f.w.p);
   }
@@ -42,10 +42,10 @@ struct gather_vec8 {
     store_vec8(v, f.out.p, 8 * i);
   }
 };
-template <class On, class Real> status gather(const On& on, const gathered<Real>& f) {
+template <class On, class Real> status gather(const On& on, const gather_functor<Real>& f) {
   return on.elements(f.out.area(), f, "gather");
 }
-template <runs_on_stream On> status gather(const On& on, const gathered<float>& f) {
+template <runs_on_stream On> status gather(const On& on, const gather_functor<float>& f) {
   if (!gather_vec8::fits(f)) return on.elements(f.out.area(), f, "gather");
   return on.elements(f.out.area() / 8, gather_vec8{f, static_cast<unsigned>(f.out.d[3] / 8)}, "gather");
 }

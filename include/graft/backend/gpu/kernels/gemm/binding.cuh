@@ -79,7 +79,7 @@ template <class T> class gemm_binding {
               const dequantized_buffer* dequantized_weight) {
     sizes_ = s, leaves_ = leaves.data(), dequantized_ = dequantized_weight,
     shared_ = shared != nullptr && shared->used ? shared : nullptr;
-    weight_update_ = updated_weight_at(*g_, slots_.weight), weight_owner_ = nullptr;
+    weight_update_ = low_rank_update_at(*g_, slots_.weight), weight_owner_ = nullptr;
     weight_update_.found = weight_update_.found && leaf_of(weight_update_.base).type == dtype_of<T> &&
                            leaf_of(weight_update_.base).quant == nullptr;
     outputs_ = static_cast<int>(size_of(slots_.weight, slots_.weight_is_nt ? 2 : 3));
@@ -136,7 +136,7 @@ template <class T> class gemm_binding {
   status pack(cudaStream_t stream, const values& v, branch_packer<T>& packer, const gemm_kernel_set& kernels,
               const launchers& by, const target& to);
   // Activates this adapter: copies it to the addresses that the layer's launches read.
-  status publish(cudaStream_t stream) {
+  status activate_adapter(cudaStream_t stream) {
     if (shared_ == nullptr) return ok;
     pdl_ = false;  // the next call reads the copy, so its kernel must not start early
     if (shared_->weight)
@@ -375,7 +375,7 @@ template <class T> class gemm_binding {
   int outputs_ = 0, n_ = 0, k_ = 0, rank_ = 0;  // n_: outputs with padding, as stored
   packed_adapter<T> packed_;
   buffer weight_, s_, rotation_;
-  updated_weight weight_update_;
+  low_rank_update weight_update_;
   buffer update_[2];  // P and Q of the weight update
   const gemm_binding* weight_owner_ = nullptr;
   gemm_launch_cache calls_, weight_update_calls_;

@@ -10,7 +10,7 @@
 #include <graft/backend/gpu/kernels/rowwise/capabilities.h>
 #include <graft/backend/gpu/tile/adapter_args.h>
 #include <graft/core/sequence.h>
-#include <graft/derive/updated_weight.h>
+#include <graft/derive/low_rank_update.h>
 
 namespace graft::gpu {
 
@@ -194,8 +194,8 @@ template <> struct kernels_of_launch<gemm_launch> {
   // `sums`: wgrads may run in the launch.
   static constexpr void add_product(kernel_selection& to, const type_plan& in, const gemm_slots& s, bool sums) {
     const graph& g = in.g;
-    const updated_weight update = updated_weight_at(g, s.weight);
-    if (!packs_plainly(g, s)) to.launches |= launches::odd_branches;
+    const low_rank_update update = low_rank_update_at(g, s.weight);
+    if (!packs_plainly(g, s)) to.launches |= launches::repeated_branches;
     if (s.output_rotation >= 0) to.launches |= launches::fused_rotation;
     if (outputs_shrink(g, s) || shrink_input_of(s) >= 0) to.launches |= launches::pad;
     if (update.found && !update.adds) to.launches |= launches::precomputed_expression;

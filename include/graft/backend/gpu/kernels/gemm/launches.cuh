@@ -2,7 +2,7 @@
 // Launches of GEMMs: the rotations of their inputs, the products in one or several kernels, and the wgrads that no
 // kernel took in.
 #pragma once
-#include <graft/backend/gpu/kernels/grouped/binding.cuh>
+#include <graft/backend/gpu/kernels/gemm/grouped_binding.cuh>
 #include <graft/backend/gpu/runtime/program.cuh>
 
 namespace graft::gpu {

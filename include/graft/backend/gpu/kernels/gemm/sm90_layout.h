@@ -65,7 +65,7 @@ struct gemm_args {
   __host__ __device__ int branch_pitch() const { return rank < 64 ? rank * 2 : 128; }
   __host__ __device__ int n_tiles() const { return (n + tile_n - 1) / tile_n; }
   __host__ __device__ tile_coord tile_at(int t, int rank_in_pair) const {
-    const grouped_tiles::place at = grouped_tiles{m_pairs(), n_tiles(), group}.at(t);
+    const grouped_tiles::tile_coord at = grouped_tiles{m_pairs(), n_tiles(), group}.at(t);
     return {at.row * 2 + rank_in_pair, at.column};
   }
   // Even owners start their tile at the first k step and odd ones in the middle, so that all slices are done, and U is

@@ -6,14 +6,14 @@
 namespace graft::gpu {
 
 // The kernel of chains needs compute capability 9.0.
-constexpr matrix_chain::capabilities chain_capabilities(int capability) {
+constexpr kronecker_chain::capabilities chain_capabilities(int capability) {
   return {.max_size = capability >= 90 ? 64 : 0};
 }
 constexpr matrix_stack::capabilities stack_capabilities() { return {.max_size = 64}; }
 
 // Sizes that the kernels do not take run node by node.
-template <> struct kernels_of_launch<matrix_chain> {
-  static constexpr void add(kernel_selection& to, const type_plan& in, const matrix_chain& c) {
+template <> struct kernels_of_launch<kronecker_chain> {
+  static constexpr void add(kernel_selection& to, const type_plan& in, const kronecker_chain& c) {
     to.launches |= launches::chain;
     for (const id i : c.inside()) to.nodes = to.nodes | op_bit(in.g[i].what);
   }

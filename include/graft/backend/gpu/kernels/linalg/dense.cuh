@@ -22,7 +22,7 @@ template <class Real> constexpr long long as_reals(long long doubles) {
 
 // out = a⁻¹ by Gauss-Jordan in place with partial pivoting; the pivot rows are stored after the matrix. Matrices of up
 // to max_shared rows are in shared memory, because every column takes six dependent steps.
-template <class Real> struct inverses {
+template <class Real> struct inverse_functor {
   static constexpr int max_shared = 64;
   tensor<Real> out, a;
   double* scratch;
@@ -177,7 +177,7 @@ template <class Team> __host__ __device__ void scaled_identity(double* to, doubl
 }
 
 // The truncated series of a, by Horner's scheme.
-template <class Real> struct neumanns {
+template <class Real> struct neumann_functor {
   static constexpr int max_shared = 32;  // largest number of rows for shared memory
   tensor<Real> out, a;
   neumann_series c;
@@ -252,7 +252,7 @@ template <class Real> struct row_kronecker {
 // ---- By warps
 
 // Inverse of matrices up to 32 x 32 (the blocks of OFT and BOFT), out = a⁻¹, a [matrices, n, n]: one warp per matrix,
-// one row per lane in registers. `inverses` above handles other sizes.
+// one row per lane in registers. `inverse_functor` above handles other sizes.
 //
 // Gauss-Jordan in place in double with partial pivoting. Rows are not exchanged; each row is the pivot of one column k,
 // and is broadcast through shared memory. At the end, row p(k) holds row k of the inverse, and its entry j belongs to
@@ -260,7 +260,7 @@ template <class Real> struct row_kronecker {
 
 struct warp_inverses {
   static constexpr int size = 32;
-  inverses<float> f;
+  inverse_functor<float> f;
 
   // The lane with the largest value; among equal values the lowest lane.
   __device__ static int largest(double v, int lane) {
@@ -304,10 +304,10 @@ struct warp_inverses {
   }
 };
 
-template <class On, class Real> status invert(const On& on, const inverses<Real>& f, const char* name) {
+template <class On, class Real> status invert(const On& on, const inverse_functor<Real>& f, const char* name) {
   return on.matrices(f.a.matrices(), f.a.area(), f, name);
 }
-template <runs_on_stream On> status invert(const On& on, const inverses<float>& f, const char* name) {
+template <runs_on_stream On> status invert(const On& on, const inverse_functor<float>& f, const char* name) {
   if (f.a.d[3] > warp_inverses::size) return on.matrices(f.a.matrices(), f.a.area(), f, name);
   return on.blocks(f.a.matrices(), warp_inverses::size, warp_inverses{f}, name);
 }

@@ -28,7 +28,7 @@ inline constexpr int groups = 2, group_threads = 128, threads = groups * group_t
 constexpr int bytes_of(bool sums) { return (2 + groups * stages * (sums ? 2 : 1)) * tile_bytes + 128; }
 }  // namespace chain_gemm
 
-// The number of blocks: one per multiprocessor of an H200, or two without sums. It is the same on every device, so that
+// The number of blocks: one per SM of an H200, or two without sums. It is the same on every device, so that
 // sums have the same order.
 constexpr long long chain_blocks(long long tokens, bool sums = true) {
   const long long needed = (tokens + chain_gemm::groups - 1) / chain_gemm::groups, most = sums ? 132 : 264;

@@ -8,24 +8,25 @@
 
 namespace graft::gpu {
 
-template <> struct launch_on_gpu<matrix_chain> {
-  template <class T, class F> static void each_own_node(const program<T>&, const matrix_chain& c, F f) {
+template <> struct launch_on_gpu<kronecker_chain> {
+  template <class T, class F> static void each_own_node(const program<T>&, const kronecker_chain& c, F f) {
     for (const id i : c.inside()) f(i);
   }
-  template <class T> static void each_stored(const program<T>& in, const matrix_chain& c, const stored_nodes<T>& to) {
-    const bool whole = fuses_chain(in.g_, c, to.sizes, dtype_of<T>, in.p_.to.template can<matrix_chain>());
+  template <class T>
+  static void each_stored(const program<T>& in, const kronecker_chain& c, const stored_nodes<T>& to) {
+    const bool whole = fuses_chain(in.g_, c, to.sizes, dtype_of<T>, in.p_.to.template can<kronecker_chain>());
     for (const id i : c.inside())
       if (!whole || (i != c.between && i != c.other)) to.add(i);
   }
   // The partial gradients E and F that the blocks of the kernel write.
-  template <class T> static long long scratch(const program<T>& in, const matrix_chain& c, const size_values& s) {
+  template <class T> static long long scratch(const program<T>& in, const kronecker_chain& c, const size_values& s) {
     if (!c.sums()) return 0;
     const long long tokens = in.g_.sizes.value(in.g_[c.z].d[1], s),
                     each = element_count(in.g_, c.left_sum, s) + element_count(in.g_, c.right_sum, s);
     return chain_blocks(tokens) * each * static_cast<long long>(sizeof(float));
   }
-  template <class T> static status run(execution<T>& e, const matrix_chain& c, const graft::launch&) {
-    if (!fuses_chain(e.g_, c, e.call_.sizes, dtype_of<T>, e.p_.to.template can<matrix_chain>())) {
+  template <class T> static status run(execution<T>& e, const kronecker_chain& c, const graft::launch&) {
+    if (!fuses_chain(e.g_, c, e.call_.sizes, dtype_of<T>, e.p_.to.template can<kronecker_chain>())) {
       for (const id i : c.inside())
         if (status s = e.run_node(i); !s) return s;
       return ok;
@@ -102,7 +103,7 @@ template <> struct launch_on_gpu<matrix_stack> {
   }
 
  private:
-  // Is the value of node i read outside of the stack?
+  // Returns true if the value of node i is read outside of the stack.
   template <class T> static bool is_read_outside(const program<T>& in, const matrix_stack& s, id i) {
     int inside = 0;
     for (const id reader : s.inside)

@@ -5,7 +5,7 @@
 //
 //   step k:  slot[to] = a b (operands may be transposed), aᵀ, upper(a), a ± b, a ⊙ b; unskew(a) goes to memory only
 //
-// Work split   A thread block takes matrix i of every stack; in a product a thread computes 2 x 2 results.
+// Work split   A CTA takes matrix i of every stack; in a product a thread computes 2 x 2 results.
 // Phases       All operands are loaded into slots of shared memory (padded row pitch). Each step reads and writes
 //              slots; results that other launches read are also stored. A block barrier separates the steps.
 #pragma once
@@ -88,7 +88,7 @@ template <class Real> __global__ void stack_kernel(const __grid_constant__ stack
       stacked::multiply(to, a, b, s, n);
     } else if (s.what == op::transpose) {
       stacked::each_entry(n, [&](int r, int c, int) { to[r * pitch + c] = a[c * pitch + r]; });
-    } else if (s.what == op::upper) {
+    } else if (s.what == op::strict_upper) {
       stacked::each_entry(n, [&](int r, int c, int) { to[r * pitch + c] = r < c ? a[r * pitch + c] : 0; });
     } else if (s.what == op::unskew) {
       const element_ptr<float> out = s.store + matrix * (area - n) / 2;

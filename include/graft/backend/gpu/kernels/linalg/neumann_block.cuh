@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The truncated Neumann series of the Cayley transform and its gradient for blocks of 32 x 32, OFT's default size: the
-// formulas of `neumanns` and `neumann_grads` in dense.cuh. One thread block of 256 threads per matrix; all matrices are
-// in shared memory in float, and a thread computes 2 x 2 entries of every product.
+// formulas of `neumann_functor` and `neumann_grads` in dense.cuh. One CTA of 256 threads per matrix; all
+// matrices are in shared memory in float, and a thread computes 2 x 2 entries of every product.
 #pragma once
 #include <graft/backend/gpu/kernels/elementwise/for_each.cuh>
 #include <graft/backend/gpu/kernels/linalg/dense.cuh>
@@ -68,7 +68,7 @@ template <int Count, class Team> __device__ smem_matrix shared_matrix(Team t) {
 
 // Horner's scheme. Its first step, Q times a multiple of I, needs no matrix product.
 struct block_neumanns {
-  neumanns<float> f;
+  neumann_functor<float> f;
   template <class Team> __device__ void operator()(long long m, Team t) const {
     const smem_matrix q = shared_matrix<3>(t);
     const smem_matrix r[2] = {{q.p + smem_matrix::size}, {q.p + 2 * smem_matrix::size}};
@@ -124,10 +124,10 @@ struct block_neumann_grads {
   }
 };
 
-template <class On, class Real> status run_neumann(const On& on, const neumanns<Real>& f) {
+template <class On, class Real> status run_neumann(const On& on, const neumann_functor<Real>& f) {
   return on.matrices(f.a.matrices(), f.a.area(), f, "neumann");
 }
-template <runs_on_stream On> status run_neumann(const On& on, const neumanns<float>& f) {
+template <runs_on_stream On> status run_neumann(const On& on, const neumann_functor<float>& f) {
   if (!fits_block_series(f.a, f.out, f.c)) return on.matrices(f.a.matrices(), f.a.area(), f, "neumann");
   return on.blocks(f.a.matrices(), smem_matrix::threads, block_neumanns{f}, "neumann");
 }

@@ -71,7 +71,7 @@ template <class T> class multi_lora_table {
     const bool placed = many && (changed_ || !std::equal(rows.begin(), rows.end(), rows_now_.begin(), rows_now_.end()));
     if (changed_) find_record_slots();
     if (placed)
-      if (status s = place_tile_adapters(stream, rows); !s) return s.failure();
+      if (status s = upload_tile_adapters(stream, rows); !s) return s.failure();
     if (changed_ || placed || many != many_now_)
       if (status s = update_pointers(many); !s) return s.failure();
     if (changed_) {
@@ -125,7 +125,7 @@ template <class T> class multi_lora_table {
     }
   }
   // For more rows than the skinny kernel takes: finds the records of each tile and the rank that each product needs.
-  status place_tile_adapters(cudaStream_t stream, std::span<const std::int64_t> rows) {
+  status upload_tile_adapters(cudaStream_t stream, std::span<const std::int64_t> rows) {
     rows_now_.assign(rows.begin(), rows.end());
     const tile_adapters of = tile_adapters::find(rows);
     for (std::size_t p = 0; p < ranks_.size(); ++p)

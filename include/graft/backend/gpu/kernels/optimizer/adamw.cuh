@@ -17,7 +17,7 @@ namespace graft::gpu {
 
 namespace detail {
 
-// A thread block per chunk, with the most threads possible, because every element waits for memory.
+// A CTA per chunk, with the most threads possible, because every element waits for memory.
 inline constexpr unsigned chunk_threads = 1024;
 
 struct clear_chunk {

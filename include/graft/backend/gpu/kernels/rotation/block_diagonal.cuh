@@ -180,7 +180,7 @@ inline status launch_rotate_rows(cudaStream_t stream, dtype type, const rotate_a
 // Composes butterfly factors into blocks [in / 32][32][32] at `to`, which must have space for twice as many.
 template <class On, class Real> status compose(const On& on, const element_ptr<Real>& q, const rotation& r, Real* to) {
   return on.matrices(r.in / rotation::composed_width, rotation::composed_width * rotation::composed_width,
-                     composed<Real>{q, r, to}, "compose");
+                     compose_functor<Real>{q, r, to}, "compose");
 }
 // Operands of x R. It runs by rotate_rows_kernel where that applies, else a row per team of threads (rotated). A call
 // takes two launches where butterfly factors must be composed first.
@@ -189,10 +189,10 @@ template <class Real> struct rotation_op {
   bool transposed;
   Real *scratch, *composed = nullptr;
 };
-template <class On, class Real> status rotate_rows(const On& on, const rotated<Real>& r) {
+template <class On, class Real> status rotate_rows(const On& on, const rotate_functor<Real>& r) {
   return on.matrices(r.x.rows(), r.r.in, r, "rotate");
 }
-template <runs_on_stream On> status rotate_rows(const On& on, const rotated<float>& r) {
+template <runs_on_stream On> status rotate_rows(const On& on, const rotate_functor<float>& r) {
   const dtype type = r.x.p.type;
   auto aligned = [](const void* p) { return reinterpret_cast<std::uintptr_t>(p) % 16 == 0; };
   const auto capability = device_attribute(cudaDevAttrComputeCapabilityMajor),
@@ -216,11 +216,12 @@ template <runs_on_stream On> status rotate_grouped(const On& on, const grouped_r
 }
 template <class On, class Real> status rotate(const On& on, const rotation_op<Real>& t) {
   const rotation r(t.q, t.x.d[3], t.transposed);
-  if (!r.composes()) return rotate_rows(on, rotated<Real>{t.out, t.x, t.q.p, r, t.scratch});
+  if (!r.composes()) return rotate_rows(on, rotate_functor<Real>{t.out, t.x, t.q.p, r, t.scratch});
   Real* const one = t.composed != nullptr ? t.composed : t.scratch;
   if (t.composed == nullptr)
     if (status s = compose(on, t.q.p, r, one); !s) return s;
-  return rotate_rows(on, rotated<Real>{t.out, t.x, element_ptr<Real>(one), {r.in, rotation::composed_width}, nullptr});
+  return rotate_rows(
+      on, rotate_functor<Real>{t.out, t.x, element_ptr<Real>(one), {r.in, rotation::composed_width}, nullptr});
 }
 
 }  // namespace graft::gpu

@@ -69,7 +69,7 @@ __host__ __device__ Real rotated_element(const element_ptr<Real>& x, long long n
 }
 
 // x R of a row per team, through all factors.
-template <class Real> struct rotated {
+template <class Real> struct rotate_functor {
   tensor<Real> out, x;
   element_ptr<Real> q;
   rotation r;
@@ -103,7 +103,7 @@ template <class Real> struct rotated {
 };
 
 // Composes several factors into blocks of rotation::wide columns: a team rotates an identity block by all factors.
-template <class Real> struct composed {
+template <class Real> struct compose_functor {
   element_ptr<Real> q;
   rotation r;
   Real* to;  // all blocks, followed by as much scratch memory

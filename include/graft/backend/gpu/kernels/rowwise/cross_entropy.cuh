@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cross entropy over a vocabulary and its gradient, for logits z [rows, n], one thread block per row:
+// Cross entropy over a vocabulary and its gradient, for logits z [rows, n], one CTA per row:
 //     loss = log Σ exp z - z[label]          dz = t (softmax(z) - onehot(label)),   t [rows] is the incoming gradient
 // A row with a negative label (ignored) gives 0; a label outside of the vocabulary gives NaN. If the logits are a shard
 // of the vocabulary (tensor parallel), a label outside of the shard contributes no z[label].

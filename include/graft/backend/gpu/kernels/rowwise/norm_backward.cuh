@@ -2,7 +2,7 @@
 // Gradient of RMS norm and layer norm. With x [rows, n], u the normalized row, s its scale (1 / rms or 1 / σ), t the
 // incoming gradient and w the gain per column:
 //     dx = s (t ⊙ w - mean(t ⊙ w) - u mean(t ⊙ w ⊙ u)) + residual,   without the first mean for RMS norm
-// A warp computes a row; for long rows a thread block reads the row once and keeps it in registers (rowwise.cuh).
+// A warp computes a row; for long rows a CTA reads the row once and keeps it in registers (rowwise.cuh).
 #pragma once
 #include <graft/backend/gpu/kernels/rowwise/rowwise.cuh>
 
@@ -34,7 +34,7 @@ template <class Real> struct normalize_grads {
   }
 };
 
-// One thread block per row. The kernel is chosen by the row length only, so a row gives the same bits in every batch.
+// One CTA per row. The kernel is chosen by the row length only, so a row gives the same bits in every batch.
 template <dtype Type, int Vectors> struct normalize_grads_by_blocks {
   normalize_grads<float> f;
 

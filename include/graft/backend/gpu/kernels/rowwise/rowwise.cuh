@@ -11,18 +11,18 @@
 
 namespace graft::gpu {
 
-// ---- A thread block per row
+// ---- A CTA per row
 
-// One thread block per row, for norms of long rows (1024 to 8192 columns): the block reads the row once and keeps it in
+// One CTA per row, for norms of long rows (1024 to 8192 columns): the block reads the row once and keeps it in
 // registers, `Vectors` vectors of eight elements per thread. With few rows a block has many threads with one vector
-// each, for latency; with many rows it has few threads with four vectors, for occupancy. Sums have the same order in
-// both cases: a tree over every 32 neighboring vectors, and these sums one after the other. cub::BlockReduce is not
+// each, for latency; with many rows it has few threads with four vectors each, for occupancy. Sums have the same order
+// in both cases: a tree over every 32 neighboring vectors, and these sums one after the other. cub::BlockReduce is not
 // used, because the order of its sums follows from the number of threads.
 
 inline constexpr long long min_block_row = 1024, max_block_row = 8192;
 
 inline bool takes_block_per_row(long long n) { return n >= min_block_row && n <= max_block_row && n % 8 == 0; }
-// Are there enough rows that a few warps per row keep the device busy?
+// Returns true if there are enough rows for a few warps per row to keep the device busy.
 inline bool has_many_rows(long long rows) { return rows > 512; }
 template <int Vectors> unsigned threads_of_row(long long n) {
   return static_cast<unsigned>(((n + 8 * Vectors - 1) / (8 * Vectors) + 31) / 32 * 32);
@@ -89,9 +89,9 @@ template <template <dtype, int> class F, class Of>
 result<bool> run_block_per_row(const on_stream& on, const Of& of, bool fits, const char* name) {
   const long long rows = of.x.rows(), n = of.x.d[3];
   if (!fits || !takes_block_per_row(n)) return false;
-  auto run = [&](auto few, auto many) -> result<bool> {
-    const status s = has_many_rows(rows) ? on.blocks(rows, threads_of_row<4>(n), many, name)
-                                         : on.blocks(rows, threads_of_row<1>(n), few, name);
+  auto run = [&](auto one_vector, auto four_vectors) -> result<bool> {
+    const status s = has_many_rows(rows) ? on.blocks(rows, threads_of_row<4>(n), four_vectors, name)
+                                         : on.blocks(rows, threads_of_row<1>(n), one_vector, name);
     if (!s) return s.failure();
     return true;
   };
@@ -123,11 +123,11 @@ template <class Real> struct row_dots {
 };
 
 // out += a summed over the axes along which out has size 1.
-template <class Real> struct summed_to {
+template <class Real> struct sum_to_functor {
   tensor<Real> out, a;
   long long terms = 1;  // elements of a per element of out
 
-  summed_to(const tensor<Real>& to, const tensor<Real>& from) : out(to), a(from) {
+  sum_to_functor(const tensor<Real>& to, const tensor<Real>& from) : out(to), a(from) {
     for (int k = 0; k < 4; ++k)
       if (out.d[k] == 1) terms *= a.d[k];
   }
@@ -153,13 +153,13 @@ template <class Real> struct summed_to {
 };
 // Chooses the team so that loads coalesce: neighboring threads read neighboring columns if out has columns, else
 // neighboring elements of the summed row.
-template <class On, class Real> status sum_to(const On& on, const summed_to<Real>& f, const char* name) {
+template <class On, class Real> status sum_to(const On& on, const sum_to_functor<Real>& f, const char* name) {
   const long long n = f.out.count();
   if (f.out.d[3] > 1) return on.columns(n, f, name);
   return n < 512 && f.terms > 2048 ? on.matrices(n, f.terms, f, name) : on.rows(n, f, name);
 }
 
-template <class Real> struct softmaxes {
+template <class Real> struct softmax_functor {
   tensor<Real> out, a;
   template <class Team> __host__ __device__ void operator()(long long row, Team t) const {
     const long long n = a.d[3];
@@ -174,8 +174,8 @@ template <class Real> struct softmaxes {
   }
 };
 // The k largest entries of a row; of equal ones the first are among them, and NaN counts as the smallest number. The
-// team finds one after the other; a thread has the entries rank, rank + size, ... in registers, or loads them again where
-// a row is long.
+// team finds one after the other; a thread has the entries rank, rank + size, ... in registers, or loads them again
+// where a row is long.
 template <class Real> struct largest_entries {
   Real last = 0;  // the k-th largest entry
   long long last_at = -1;
@@ -261,7 +261,7 @@ template <class Real> struct row_moments {
     scale = Real(1) / std::sqrt(t.sum(squares.sum) / static_cast<Real>(n) + eps);
   }
 };
-template <class Real> struct normalized {
+template <class Real> struct normalize_functor {
   tensor<Real> out, x;
   element_ptr<Real> eps;
   bool rms;
@@ -277,10 +277,10 @@ template <class Real> struct normalized {
                              [&](long long c, const Real* v) { to.put(c, (v[0] - m.mean) * m.scale * v[1]); });
   }
 };
-// One thread block per long row. The kernel is chosen by the row length only, so a row gives the same bits in every
+// One CTA per long row. The kernel is chosen by the row length only, so a row gives the same bits in every
 // batch.
 template <dtype Type, int Vectors> struct normalized_by_blocks {
-  normalized<float> f;
+  normalize_functor<float> f;
 
   __device__ void operator()(long long row, const block_team& t) const {
     const long long n = f.x.d[3];
@@ -347,23 +347,24 @@ template <dtype Factors> struct rms_norm_skinny {
     if (inside) out[at] = narrow_vec8<dtype::bf16>(v);
   }
 };
-inline bool takes_skinny(const normalized<float>& f) {
+inline bool takes_skinny(const normalize_functor<float>& f) {
   const long long rows = f.x.rows();
   return f.rms && !has_many_rows(rows) && takes_block_per_row(f.x.d[3]) && f.factors.at != nullptr &&
          f.x.p.type == dtype::bf16 && f.out.p.type == dtype::bf16 && f.eps.type == dtype::f32 &&
          (f.factors.type == dtype::f32 || f.factors.type == dtype::bf16);
 }
-template <dtype Factors, class On> status normalize_skinny(const On& on, const normalized<float>& f, const char* name) {
+template <dtype Factors, class On>
+status normalize_skinny(const On& on, const normalize_functor<float>& f, const char* name) {
   const long long n = f.x.d[3];
   return on.blocks(f.x.rows(), threads_of_row<1>(n),
                    rms_norm_skinny<Factors>{static_cast<const uint4*>(f.x.p.at), static_cast<uint4*>(f.out.p.at),
                                             f.factors.at, static_cast<const float*>(f.eps.at), static_cast<int>(n / 8)},
                    name);
 }
-template <class On, class Real> status normalize(const On& on, const normalized<Real>& f, const char* name) {
+template <class On, class Real> status normalize(const On& on, const normalize_functor<Real>& f, const char* name) {
   return on.rows(f.x.rows(), f, name);
 }
-template <runs_on_stream On> status normalize(const On& on, const normalized<float>& f, const char* name) {
+template <runs_on_stream On> status normalize(const On& on, const normalize_functor<float>& f, const char* name) {
   bool aligned = true;
   for (const element_ptr<float>& c : {f.x.p, f.out.p, f.factors}) aligned = aligned && is_aligned16(c);
   if (aligned && takes_skinny(f))

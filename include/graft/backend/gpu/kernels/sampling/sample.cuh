@@ -1,5 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sampling: the next token of each row, chosen on the device, and the memory that it needs for a running batch.
+// Sampling: chooses the next token of each row on the device, as model/sampler.h defines it: repetition penalty,
+// temperature, top-k, top-p, and one draw from a counter-based random number. token_sampler has the memory that this
+// needs for a running batch.
+//
+// One CTA samples one row of logits [rows, vocabulary]. Phases: (1) argmax; greedy decoding ends here. (2)
+// Top-k: a radix select finds the key of the k-th largest score, 8 bits of the key per pass. (3) Top-p: a radix select
+// weighted by probability finds the key at which the smallest scores reach a mass of 1 - p. (4) A block-wide prefix sum
+// of the remaining masses finds the token at which the drawn fraction of the total is reached; tokens count in their
+// order.
+//
+// Deterministic: probabilities are integers in units of 2^-40 of the largest one, so that sums do not depend on their
+// order. Scans and reductions are CUB's. The radix select and its histogram are our own: CUB has no block-wide select,
+// its histograms count keys and add no weights, and DeviceTopK and DeviceRadixSort would be several launches per row
+// instead of one for all rows.
 #pragma once
 #include <cub/block/block_reduce.cuh>
 #include <cub/block/block_scan.cuh>
@@ -11,20 +24,6 @@
 namespace graft::gpu {
 
 // ---- The kernel
-
-// Sampling: chooses the next token of each row on the device, as model/sampler.h defines it: repetition penalty,
-// temperature, top-k, top-p, and one draw from a counter-based random number.
-//
-// One thread block samples one row of logits [rows, vocabulary]. Phases: (1) argmax; greedy decoding ends here. (2)
-// Top-k: a radix select finds the key of the k-th largest score, 8 bits of the key per pass. (3) Top-p: a radix select
-// weighted by probability finds the key at which the smallest scores reach a mass of 1 - p. (4) A block-wide prefix sum
-// of the remaining masses finds the token at which the drawn fraction of the total is reached; tokens count in their
-// order.
-//
-// Deterministic: probabilities are integers in units of 2^-40 of the largest one, so that sums do not depend on their
-// order. Scans and reductions are CUB's. The radix select and its histogram are our own: CUB has no block-wide select,
-// its histograms count keys and add no weights, and DeviceTopK and DeviceRadixSort would be several launches per row
-// instead of one for all rows.
 
 struct sampling_numbers {
   bool sample = false;
@@ -188,7 +187,7 @@ __device__ int draw(const Scores& scores, long long n, float best, const samplin
                     sample_memory& m) {
   std::uint32_t least = 0;
   u64 wanted = static_cast<u64>(settings.top_k), all = 0,
-      stay = n;  // of the tokens at the least key, how many stay
+      stay = n;  // how many of the tokens with the smallest surviving key pass top-k
   const auto counted = [&](long long i, std::uint32_t& key) { return key = key_of(scores[i]), u64{1}; };
   if (settings.top_k > 0 && settings.top_k < n) least = radix_select(n, wanted, true, counted, m);
   const auto weighed = [&](long long i, std::uint32_t& key) {
@@ -211,7 +210,7 @@ __device__ int draw(const Scores& scores, long long n, float best, const samplin
     const u64 gone = (wanted - 1) / mass(score_of(least), best);
     u64 equals = 0;
     const u64 before = exclusive_scan(equal, equals, m);
-    stay = equals - gone > before ? equals - gone - before : 0;  // of the tokens of this thread
+    stay = equals - gone > before ? equals - gone - before : 0;  // how many of the tokens of this thread pass
   }
   u64 left = stay;
   const auto kept_mass = [&](long long i) {

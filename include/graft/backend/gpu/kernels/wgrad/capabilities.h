@@ -17,7 +17,7 @@ constexpr bool gate_wgrad_is_fused(const graph& g, id i, const size_values& s, d
   return t.capability >= 90 && type == dtype::bf16 && g.sizes.value(g[i].d[3], s) % 8 == 0;
 }
 constexpr wgrad_sum::capabilities wgrad_capabilities() {
-  return {.has_kernel = true, .runs_beside_gemm = true, .operand_is_padded = &operand_is_padded};
+  return {.has_kernel = true, .fuses_into_dgrad = true, .operand_is_padded = &operand_is_padded};
 }
 template <> struct kernels_of_launch<wgrad_sum> {
   static constexpr void add(kernel_selection& to, const type_plan& in, const wgrad_sum& s) {

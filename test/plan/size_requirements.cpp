@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The sentence about a size that violates a requirement, which the compiler and the program share.
-#include <graft/plan/require.h>
+#include <graft/plan/size_requirements.h>
 
 #include "../support/formula_text.h"
 

@@ -31,7 +31,7 @@ constexpr const char* launch_name_of(const node& v) {
 
 struct nodes_launch {
   struct capabilities {
-    // True for the operations that the target has a kernel for; null: it has kernels for all of them.
+    // Returns true for the operations that the target has a kernel for; null: it has kernels for all of them.
     target_function<bool(op)> runs{};
     // The number of kernels of one node; null: one.
     target_function<int(const graph&, id, const size_values&, dtype, const target&)> kernels{};
@@ -41,7 +41,7 @@ struct nodes_launch {
   struct work {};
 
   id first = none_id;   // the node it is named after
-  bool joined = false;  // nodes that depend on all rows join it; attention, collectives and host functions stand alone
+  bool joined = false;  // several nodes run here one after the other
 
   constexpr id anchor() const { return first; }
   constexpr const char* name(const graph& g) const {

@@ -7,18 +7,18 @@
 
 namespace graft {
 
-struct updated_weight {
+struct low_rank_update {
   bool found = false;
   id base = none_id, product = none_id, left = none_id, right = none_id;
   bool left_transposed = false, right_by_row = false;  // P is stored [rank, out]; Q is stored [in, rank]
   bool adds = false;                                   // W' is W + P Q
 };
-// Whether node i is an elementwise operation that is computed with the product.
+// Returns true if node i is an elementwise operation that is computed with the product.
 constexpr bool is_update_elementwise(const graph& g, id i) {
   return is_pointwise(g[i].what) && g[i].what != op::dropout && !is_scalar(g[i]);
 }
 namespace detail {
-constexpr bool find_updated(const graph& g, id w, id i, updated_weight& to) {
+constexpr bool find_updated(const graph& g, id w, id i, low_rank_update& to) {
   if (is_scalar(g[i])) return !g[i].from_base;
   if (!same_shape(g[w], g[i])) return false;
   const node& v = g[i];
@@ -34,13 +34,13 @@ constexpr bool find_updated(const graph& g, id w, id i, updated_weight& to) {
   return true;
 }
 }  // namespace detail
-[[gnu::cold]] constexpr updated_weight updated_weight_at(const graph& g, id w) {
-  updated_weight to;
+[[gnu::cold]] constexpr low_rank_update low_rank_update_at(const graph& g, id w) {
+  low_rank_update to;
   if (w < 0 || g[w].d[0] != dim{1} || g[w].d[1] != dim{1} || !detail::find_updated(g, w, w, to)) return {};
   to.found = to.base >= 0 && to.product >= 0 && to.product != w;
   to.adds = g[w].what == op::add && (g[w].a == to.base || g[w].b == to.base) &&
             (g[w].a == to.product || g[w].b == to.product);
-  return to.found ? to : updated_weight{};
+  return to.found ? to : low_rank_update{};
 }
 
 }  // namespace graft

@@ -15,7 +15,7 @@ constexpr bool is_captured(step_mode m) { return m != step_mode::standard; }
 // What memory is reserved for. A larger call is an error, so that nothing is allocated below a captured graph.
 struct capacity {
   long long tokens = 0;  // rows of a call; 0 on the CPU: the workspace grows with the largest call
-  int rank = 0;          // of all low-rank branches that are active at once; 0: what the adapters at hand need
+  int rank = 0;          // sum of the ranks of active branches; 0: what the present adapters need
 };
 
 }  // namespace graft

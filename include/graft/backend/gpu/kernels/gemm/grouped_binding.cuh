@@ -118,7 +118,7 @@ template <class T> class grouped_gemm_binding {
     if (c.rows == 0) return to.does = ran::nothing, status(ok);
     return bind_grouped(to.bound, kernels, dtype_of<T>, c, {x[0], m, shapes[0].k}, shapes[0].rank, layers, count_);
   }
-  // Whether all members may start early. Every member is asked, because asking enables it for the next call.
+  // Returns true if all members may start early. Every member is asked, because asking enables it for the next call.
   bool may_use_pdl(sequence<gemm_binding<T>>& products) const {
     bool all = true;
     for (int i = 0; i < count_; ++i) all = products[first_ + i].may_use_pdl() && all;
