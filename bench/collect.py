@@ -12,6 +12,8 @@ import json
 import time
 
 MEMORY, TENSOR = 4.3e12, 790e12  # bytes and operations per second that an H200 sustains
+LAYER = ("in = 4096, bf16; weights rotate past the L2 cache; CUDA graph replay; median of interleaved repetitions; "
+         "floor = max(bytes / 4.3 TB/s, flops / 790 TF)")
 
 
 def rows_of(benchmarks):
@@ -44,11 +46,11 @@ def main():
     for name in given.pop("file"):
         with open(name) as file:
             rows += rows_of(json.load(file)["benchmarks"])
-    given["layer"] = ("in = 4096, bf16; weights rotate past the L2 cache; CUDA graph replay; median of interleaved "
-                      "repetitions; floor = max(bytes / 4.3 TB/s, flops / 790 TF)")
+    given["layer"] = LAYER
     head = ",\n".join(f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in given.items())
     body = ",\n".join("    " + json.dumps(r) for r in rows)
     print(f'{{\n{head},\n  "results": [\n{body}\n  ]\n}}')
 
 
-main()
+if __name__ == "__main__":
+    main()

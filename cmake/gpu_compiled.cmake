@@ -63,7 +63,6 @@ function(graft_add_gpu_compiled source_dir)
 
   add_library(graft_gpu_compiled STATIC EXCLUDE_FROM_ALL ${graft_gpu_sources})
   add_library(graft::gpu_compiled ALIAS graft_gpu_compiled)
-  add_library(graft::cuda_compiled ALIAS graft_gpu_compiled)  # the earlier name, for one release
   target_link_libraries(graft_gpu_compiled PUBLIC graft::gpu)
   target_compile_definitions(graft_gpu_compiled PUBLIC GRAFT_GPU_COMPILED)
   set_target_properties(graft_gpu_compiled PROPERTIES POSITION_INDEPENDENT_CODE ON)

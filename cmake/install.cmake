@@ -27,7 +27,7 @@ configure_package_config_file(cmake/graft-config.cmake.in graft-config.cmake INS
 write_basic_package_version_file(graft-config-version.cmake COMPATIBILITY SameMinorVersion ARCH_INDEPENDENT)
 install(FILES ${PROJECT_BINARY_DIR}/graft-config.cmake ${PROJECT_BINARY_DIR}/graft-config-version.cmake
               cmake/find_blas.cmake cmake/find_nccl.cmake cmake/say_march.cmake
-              cmake/cpu_compiled.cmake cmake/gpu_compiled.cmake
+              cmake/cpu_compiled.cmake cmake/gpu_compiled.cmake cmake/earlier_names.cmake
         DESTINATION ${package_dir} COMPONENT graft_cmake)
 # The sources of the compiled libraries, which the project that links them compiles.
 install(DIRECTORY src DESTINATION ${package_dir} COMPONENT graft_cmake)

@@ -131,7 +131,7 @@ status measure(int layers, const std::vector<int>& counts) {
     static_cast<void>(say("prompts", resident, *prompts));
     static_cast<void>(say("step", resident, after(*one, 20)));
     static_cast<void>(say("activated_before_each", resident, after(*again, 1)));
-    static_cast<void>(say("mixed_step", resident, after(*same_rows, 20)));
+    static_cast<void>(say("multi_lora_step", resident, after(*same_rows, 20)));
     static_cast<void>(say("other_rows_before_each", resident, after(*rows, 20)));
     static_cast<void>(say("first_step", resident, median(first)));
     static_cast<void>(say("captured_step", resident, median(second)));
