@@ -3,6 +3,7 @@
 #     python3 test/programs/serve.py FOLDER SERVE GENERATE
 # Only Python's own library is needed; with the package openai its client is tried as well.
 import concurrent.futures
+import gzip
 import http.client
 import json
 import os
@@ -206,6 +207,28 @@ def errors(s):
     refused(400, "without a role", {"messages": [{}]}, "/v1/chat/completions")
     refused(404, "no such path", {}, "/v1/nothing")
     equal(413, s.call("/v1/completions", b"x" * (3 << 20))[0], "the status of a large body")
+    # A hundred megabytes, with their length, in chunks, and as a small file that unpacks to them; memory does not grow.
+    before = s.figure("resident_memory_bytes")
+    large = {"Content-Length": ({}, [b" " * (1 << 20)] * 100),
+             "chunks": ({"Transfer-Encoding": "chunked"}, [b"100000\r\n" + b" " * (1 << 20) + b"\r\n"] * 100 + [b"0\r\n\r\n"]),
+             "gzip": ({"Content-Encoding": "gzip"}, [gzip.compress(b" " * (100 << 20), 1)])}
+    for name, (headers, parts) in large.items():
+        headers = {"Host": "x", **headers}
+        if name != "chunks":
+            headers["Content-Length"] = sum(map(len, parts))
+        connection = s.open("".join([f"POST /v1/completions HTTP/1.1\r\n", *(f"{k}: {v}\r\n" for k, v in headers.items()),
+                                     "\r\n"]).encode())
+        for part in parts:
+            connection.sendall(part)
+        status = connection.recv(12)
+        equal(b"HTTP/1.1 413", status, f"the status of a body of 100 MB, {name}")
+        connection.close()
+    form = {"Content-Type": "application/x-www-form-urlencoded"}  # curl -d says so unless it is told otherwise
+    equal(200, s.call("/v1/completions", b" " * 50000 + b'{"prompt": "x"}', form)[0], "a body of more than 8 kB from curl -d")
+    equal(400, s.call("/v1/completions", b"x", {"Content-Type": "multipart/form-data; boundary=x"})[0], "a form")
+    grown = (s.figure("resident_memory_bytes") - before) / 2**20
+    if grown > 50:
+        raise AssertionError(f"bodies of 100 MB took {grown:.0f} MiB of memory")
     equal(400, s.call("/v1/completions", b'{"prompt": "' + b"x" * (1 << 20) + b'"}')[0], "the status of a long prompt")
     equal(200, s.call("/health")[0], "health after all of it")
 
@@ -243,6 +266,109 @@ def adapters(s):
         first += part
     stream.close()
     equal(404, s.call("/v1/unload_lora_adapter", {"lora_name": "mine"})[0], "unloading it again")
+
+
+def usual_adapters(s):
+    """llama-server's ways of naming adapters: `lora` in a request, and POST /lora-adapters for requests that name none."""
+    prompt = {"prompt": "Hello", "max_tokens": 20}
+    base, sql, both, turned = (s.text(model=m, **prompt) for m in ("base", "sql", "sql+chat", "chat+sql"))
+    ids = {a["name"]: a["id"] for a in s.call("/lora-adapters")[1]}
+    on = lambda *names: [{"id": ids[n], "scale": 1} for n in names]
+    off = lambda *names: [{"id": ids[n], "scale": 0.0} for n in names]
+    for expected, lora in ((base, []), (sql, on("sql")), (both, on("sql", "chat")), (turned, on("chat", "sql")),
+                           (sql, on("sql") + off("chat"))):
+        equal(expected, s.text(lora=lora, **prompt), f"the answer to lora {lora}")
+    for lora, words in (([{"id": 0, "scale": 0.5}], "store it with another lora_alpha"), ([{"id": 99, "scale": 1}], "the id 99"),
+                        (on("sql", "sql"), "twice"), ({}, "a list of adapters"), ([{"id": 0}], "expected an adapter"),
+                        ([{"id": -1, "scale": 1}], "expected an adapter")):
+        status, answer = s.call("/v1/completions", {"lora": lora, **prompt})
+        equal(400, status, f"the status of lora {lora}")
+        has(words, answer["error"]["message"], "its error")
+        if lora != {}:
+            equal(400, s.call("/lora-adapters", lora)[0], "its status as the usual ones")
+    equal(400, s.call("/v1/completions", {"model": "sql", "lora": [], **prompt})[0], "adapters in model and in lora")
+    equal((200, {"success": True}), s.call("/lora-adapters", on("sql", "chat")), "setting the usual adapters")
+    equal({"sql": 1, "chat": 1}, {a["name"]: a["scale"] for a in s.call("/lora-adapters")[1]}, "their scales")
+    status, answer = s.call("/v1/completions", {**prompt, "temperature": 0})
+    equal((both, "sql+chat"), (answer["choices"][0]["text"], answer["model"]), "a request that names nothing")
+    equal(base, s.text(model="base", **prompt), "one that names the base")
+    equal(sql, s.text(model="sql", **prompt), "one that names an adapter")
+    equal(200, s.call("/lora-adapters", [])[0], "setting none")
+    equal(base, s.text(**prompt), "a request that names nothing, then")
+
+
+def unloading_while_waiting(model):
+    """A request that waits in the queue while its adapter is unloaded asks for an adapter that is not there."""
+    with Server(model, f"sql={llama}/multi/a", f"chat={llama}/multi/c", "--adapter-folder", work + "/adapters", "--max-num-seqs", "1",
+                "--max-waiting-seqs", "100000") as s:
+        for stream in (False, True):
+            equal(200, s.call("/v1/load_lora_adapter", {"lora_name": "new", "lora_path": "a"})[0], "loading")
+            with concurrent.futures.ThreadPoolExecutor(2) as pool:
+                running = s.open(post("/v1/completions", {"prompt": "x", "max_tokens": 200, "n": 2000, "ignore_eos": True, "stream": True}))
+                running.recv(10)
+                asked = s.figure("requests_total")
+                late = pool.submit(s.call, "/v1/completions", {"model": "new", "prompt": "x", "priority": 5, "stream": stream})
+                s.wait_for("requests_total", asked + 1)
+                equal(200, s.call("/v1/unload_lora_adapter", {"lora_name": "new"})[0], "unloading")
+                running.close()
+                status, answer = late.result()
+                equal((404, "model_not_found"), (status, answer["error"]["code"]), "a request whose adapter was unloaded")
+        # Requests and unloading at the same time: nothing but an answer or a 404.
+        statuses = set()
+        for k in range(20):
+            equal(200, s.call("/v1/load_lora_adapter", {"lora_name": "new", "lora_path": "a"})[0], "loading")
+            with concurrent.futures.ThreadPoolExecutor(9) as pool:
+                asked = [pool.submit(s.call, "/v1/completions", {"model": "new", "prompt": "x", "max_tokens": 2}) for _ in range(8)]
+                unloaded = pool.submit(s.call, "/v1/unload_lora_adapter", {"lora_name": "new"})
+                statuses |= {a.result()[0] for a in asked}
+                equal(200, unloaded.result()[0], "unloading")
+        equal(set(), statuses - {200, 404}, "the statuses of requests while their adapter is unloaded")
+
+
+def vanished_in_the_queue(model):
+    """Clients that are gone leave the queue while others run."""
+    with Server(model, "--max-num-seqs", "1", "--max-waiting-seqs", "100000") as s:
+        running = s.open(post("/v1/completions", {"prompt": "x", "max_tokens": 200, "n": 5000, "ignore_eos": True, "stream": True}))
+        running.recv(10)
+        waiting = [s.open(post("/v1/completions", {"prompt": "y", "priority": 5, "n": 500, "stream": stream}))
+                   for stream in (False, True) * 3]
+        for _ in range(1200):
+            if s.figure("sequences_waiting") > 6000:
+                break
+            time.sleep(0.05)
+        for connection in waiting:
+            connection.close()
+        s.wait_for('sequences_finished_total{reason="cancelled"}', 3000)
+        equal(1, s.figure("sequences_running"), "the sequence that runs")
+        equal(True, s.figure("sequences_waiting") > 2000, "the sequences that wait for it")
+        running.close()
+
+
+def stopped_log(model):
+    """A reader of the log that stops does not stop the server."""
+    read, write = os.pipe()
+    with Server(model, log=os.fdopen(write, "w")) as s:
+        for _ in range(2000):
+            equal(404, s.call("/v1/nothing")[0], "a request that is logged")
+            if s.figure("log_lines_lost_total") > 10:
+                break
+        else:
+            raise AssertionError("a full pipe lost no line of the log")
+        equal(1, len(s.text(prompt="Hello", max_tokens=1, logit_bias={"65": 100})), "an answer while nobody reads the log")
+        equal(0, s.end(), "the exit code while nobody reads the log")
+    lines = open(read, "rb").read().decode().splitlines()
+    for line in lines[:-1]:
+        if line.startswith("{"):
+            json.loads(line)
+    equal(True, len(lines) > 100, "lines that were read later")
+
+
+def memory_limit(model):
+    with Server(model, f"sql={llama}/multi/a", f"chat={llama}/multi/c", "--max-loaded-adapter-megabytes", "1") as s:
+        sizes = [a["bytes"] for a in s.call("/lora-adapters")[1]]
+        equal(sum(sizes), s.figure("adapter_bytes_in_memory"), "the bytes of adapters")
+        equal(True, min(sizes) > 1000, "the bytes of one")
+        has("serve: model in", "".join(s.lines), "the time that the model takes")
 
 
 def disk_full(model):
@@ -495,12 +621,11 @@ with tempfile.TemporaryDirectory(dir=folder) as work:
     with Server(model, f"sql={llama}/multi/a", f"chat={llama}/multi/c", "--adapter-folder", folders,
                 "--max-body-megabytes", "2", "--read-timeout", "2", "--write-timeout", "2",
                 "--max-waiting-seqs", "1000") as server:
-        for part in (completions, errors, adapters, openai_client, faults):
+        for part in (completions, errors, adapters, usual_adapters, openai_client, faults):
             part(server)
             print(part.__name__, "done", flush=True)
         has("<title>Graft</title>", server.call("/", raw=True)[1].decode(), "the page")
         equal(0, server.end(), "the exit code after SIGTERM")
-    limits(model)
-    disk_full(model)
-    the_end(model)
-    more_limits(model)
+    for part in (limits, unloading_while_waiting, vanished_in_the_queue, stopped_log, memory_limit, disk_full, the_end, more_limits):
+        part(model)
+        print(part.__name__, "done", flush=True)
