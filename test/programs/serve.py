@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # The server over HTTP: answers, streams, errors, adapters that come and go, clients that misbehave, and its end.
 #     python3 test/programs/serve.py FOLDER SERVE GENERATE
-# Only Python's own library is needed; with the package openai its client is tried as well.
+# Only Python's own library is needed; serve_openai.py has the tests with OpenAI's own client.
 import concurrent.futures
 import gzip
 import http.client
@@ -480,41 +480,6 @@ def more_limits(model):
         connection.close()
 
 
-def openai_client(s):
-    try:
-        import openai
-    except ImportError:
-        print("skipped: the package openai is not installed")
-        return
-    client = openai.OpenAI(base_url=f"http://127.0.0.1:{s.port}/v1", api_key="any", max_retries=0)
-    equal(["sql", "chat"], [m.id for m in client.models.list() if m.model_dump()["parent"]], "the models")
-    messages = [{"role": "user", "content": "Hello"}]
-    whole = client.chat.completions.create(model="sql", messages=messages, max_tokens=12, seed=5, logprobs=True, top_logprobs=1)
-    equal(12, whole.usage.completion_tokens, "the tokens of a chat")
-    equal(12, len(whole.choices[0].logprobs.content), "its log probabilities")
-    stream = client.chat.completions.create(model="sql", messages=messages, max_tokens=12, seed=5, stream=True)
-    equal(whole.choices[0].message.content, "".join(c.choices[0].delta.content or "" for c in stream), "a stream")
-    text = client.completions.create(model="sql+chat", prompt="Hello", max_tokens=4, temperature=0)
-    equal(s.text(model="sql+chat", prompt="Hello", max_tokens=4), text.choices[0].text, "a completion")
-    for model, change, kind in (("nobody", {}, openai.NotFoundError), ("sql", {"temperature": -3}, openai.BadRequestError),
-                                ("sql", {"max_tokens": 10**6}, openai.BadRequestError)):
-        try:
-            client.chat.completions.create(model=model, messages=messages, **change)
-            raise AssertionError(f"{model} {change} is accepted")
-        except kind as e:
-            equal(True, len(e.message) > 20, "the message of an error")
-    before = s.figure('sequences_finished_total{reason="cancelled"}')
-    for _ in range(50):  # a tiny model may end a request before its client does
-        stream = client.chat.completions.create(model="sql", messages=messages, max_tokens=200, n=8, stream=True,
-                                                extra_body={"ignore_eos": True})
-        next(iter(stream))
-        stream.close()
-        s.wait_for("sequences_running", 0)
-        if s.figure('sequences_finished_total{reason="cancelled"}') > before:
-            return
-    raise AssertionError("no stream that was closed ended its request")
-
-
 with tempfile.TemporaryDirectory(dir=folder) as work:
     model = work + "/base"
     os.mkdir(model)
@@ -529,7 +494,7 @@ with tempfile.TemporaryDirectory(dir=folder) as work:
     with Server(model, f"sql={llama}/multi/a", f"chat={llama}/multi/c", "--adapter-folder", folders,
                 "--max-body-megabytes", "2", "--read-timeout", "2", "--write-timeout", "2",
                 "--max-waiting-seqs", "1000") as server:
-        for part in (completions, errors, adapters, usual_adapters, openai_client, faults):
+        for part in (completions, errors, adapters, usual_adapters, faults):
             part(server)
             print(part.__name__, "done", flush=True)
         has("<title>Graft</title>", server.call("/", raw=True)[1].decode(), "the page")

@@ -125,11 +125,13 @@ def errors(b, s):
 def key(b, s):
     start(b, s)
     b.wait("!document.querySelector('#key').parentElement.hidden", "the field of the key")
+    equal(False, b.run("return document.querySelector('#hint').hidden"), "whether the page hides that it wants the key")
     b.screen(*screens["narrow"])
     b.screenshot(f"{shots}/key.png")
     b.screen(*screens["wide"])
     b.run("const k = document.querySelector('#key'); k.value = 'secret'; k.dispatchEvent(new Event('change'))")
     b.wait("document.querySelectorAll('section').length == 2", "columns after the key was typed")
+    equal(True, b.run("return document.querySelector('#hint').hidden"), "whether the page hides that it wanted the key")
     set_field(b, "#tokens", "5")
     send(b, "Hello")
     answered(b, 1)
