@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What bf16 costs PEFT on the golden models, on the CPU: its results in bf16 against its own in float on the same
 matrices, rounded to bf16. Each is compared with what float itself changes when every element of every matrix moves up
-or down by 2^-9, the size of a rounding error of bf16 (the larger change of two draws). `golden --on cuda-bf16` finds
+or down by 2^-9, the size of a rounding error of bf16 (the larger change of two draws). `golden --on gpu-bf16` finds
 its bounds like that (test/golden/bf16_model.h). Distances of logits are norms, "largest" a ratio of largest elements.
 
     pip install torch peft safetensors transformers

@@ -26,6 +26,7 @@ def options():
     a.add_argument("--tokens", type=int, default=24, help="tokens of an answer")
     a.add_argument("--shared", type=int, default=0, help="tokens that all prompts of an adapter begin with")
     a.add_argument("--key", default="")
+    a.add_argument("--models", help="names, separated by commas; not given: all of the server")
     a.add_argument("--json", help="writes the figures to this file")
     return a.parse_args()
 
@@ -86,7 +87,7 @@ def quantile(values, q):
 def main():
     o = options()
     watcher = Client(o)
-    models = [m["id"] for m in json.loads(watcher.call("/v1/models").read())["data"]]
+    models = o.models.split(",") if o.models else [m["id"] for m in json.loads(watcher.call("/v1/models").read())["data"]]
     rng = random.Random(1)
     requests = []
     for k in range(o.distinct):

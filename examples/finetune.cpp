@@ -4,7 +4,7 @@
 //     finetune MODEL DATA OUT --resume OUT --steps 2000   continues a run bit for bit
 //     mpirun -n 4 finetune … --parallel data              data parallel, 4 processes; --batch is that of each
 //     mpirun -n 4 finetune … --parallel tensor            tensor parallel, 4 processes
-//     finetune … --parallel data --device cuda --process 0/4 --rendezvous FILE      one of 4 processes started by hand
+//     finetune … --parallel data --on gpu --process 0/4 --rendezvous FILE      one of 4 processes started by hand
 // MODEL is a Hugging Face folder or a GGUF file. A model with quantized weights is trained like any other (QLoRA), and
 // its weights stay quantized. DATA ending in .ids holds token ids, in .jsonl a conversation {"messages": […]} on each
 // line, which the model's chat template writes; anything else is text. Text needs the model's tokenizer. Everything is

@@ -5,7 +5,7 @@
 //     generate model.gguf --chat                          a conversation on the terminal
 //     generate MODEL --ids 1,2,3                          token ids need no tokenizer
 //     mpirun -n 4 generate … --parallel tensor            tensor parallel, 4 processes, the first of which prints
-//     generate … --parallel tensor --device cuda --process 0/4 --rendezvous FILE   one of 4 processes started by hand
+//     generate … --parallel tensor --on gpu --process 0/4 --rendezvous FILE      one of 4 processes started by hand
 // generate --help lists all options.
 // run: generate test/golden/models/llama/base --adapter test/golden/models/llama/lora/adapter_init --compare-base --ids 5,9,200
 #include <graft/io/load_model.h>

@@ -233,6 +233,26 @@ std::vector<std::vector<std::int64_t>> read_messages(fields& in, const model_fac
   return {*ids};
 }
 
+// Which adapters act: those that the model's name names, those of `lora`, or else the usual ones.
+void read_adapters(fields& in, completion_request& out, graft::serving::request& r, const model_facts& facts,
+                   const adapter_names& adapters) {
+  in.text("model", out.model);
+  const json* const scales = in.set("lora");
+  if (scales != nullptr && !adapters_of(out.model, facts).empty())
+    return in.wrong("lora", "the request names adapters in model and in lora, expected one of them");
+  r.adapters = adapters_of(out.model, facts);
+  if (scales != nullptr) {
+    parsed<std::vector<std::string>> read = parse_scales(*scales, adapters.all);
+    if (read.problem) return in.wrong("lora", read.problem->message);
+    r.adapters = std::move(read.value);
+  } else if (out.model.empty()) {
+    r.adapters = adapters.usual;
+  }
+  out.model.clear();
+  for (const std::string& name : r.adapters) out.model += (out.model.empty() ? "" : "+") + name;
+  if (out.model.empty()) out.model = facts.name;
+}
+
 const char* word_of(finish_reason why) {
   switch (why) {
     case finish_reason::stop: return "stop";
@@ -246,16 +266,39 @@ const char* word_of(finish_reason why) {
 
 }  // namespace
 
-parsed<completion_request> parse_completion(const std::string& body, bool chat, const model_facts& facts) {
+parsed<std::vector<std::string>> parse_scales(const json& list, const std::vector<std::string>& all) {
+  const auto wrong = [](const std::string& message) -> parsed<std::vector<std::string>> {
+    return {{}, api_error{400, message, "invalid_request_error", {}, {}}};
+  };
+  std::vector<std::string> names;
+  std::vector<bool> named(all.size());
+  if (!list.is_list()) return wrong("expected a list of adapters, each {\"id\": NUMBER, \"scale\": NUMBER}");
+  for (const json& one : list.items) {
+    const json *const id = one.is_object() ? one.find("id") : nullptr, *const scale = one.is_object()
+                                                                                          ? one.find("scale")
+                                                                                          : nullptr;
+    if (id == nullptr || !id->is_unsigned() || scale == nullptr || !scale->is_number() || one.keys.size() != 2)
+      return wrong("expected an adapter as {\"id\": NUMBER, \"scale\": NUMBER}");
+    if (id->whole >= all.size())
+      return wrong("there is no adapter with the id " + id->word.substr(0, 20) + "; /lora-adapters lists them");
+    if (named[id->whole]) return wrong("the adapter with the id " + id->word + " is named twice");
+    named[id->whole] = true;
+    if (scale->real != 0 && scale->real != 1)
+      return wrong("the scale " + scale->word.substr(0, 20) +
+                   " is neither 0 nor 1; an adapter acts as it is stored, so store it with another lora_alpha");
+    if (scale->real == 1) names.push_back(all[id->whole]);
+  }
+  return {std::move(names), {}};
+}
+parsed<completion_request> parse_completion(const std::string& body, bool chat, const model_facts& facts,
+                                            const adapter_names& adapters) {
   const parsed<json> read = parse_body(body);
   if (read.problem) return {{}, read.problem};
   fields in(read.value);
   completion_request out;
   graft::serving::request r;
-  out.chat = chat, out.model = facts.name, r.sampling = facts.sampling;
-  in.text("model", out.model);
-  if (out.model.empty()) out.model = facts.name;
-  r.adapters = adapters_of(out.model, facts);
+  out.chat = chat, r.sampling = facts.sampling;
+  read_adapters(in, out, r, facts, adapters);
   std::optional<int> tokens;
   in.whole("max_tokens", tokens);
   if (chat) in.whole("max_completion_tokens", tokens);

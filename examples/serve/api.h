@@ -38,6 +38,11 @@ struct model_facts {
   std::optional<hf::chat_template> chat{};
 };
 
+// The adapters as requests may name them: all of the server, and those of requests that name none.
+struct adapter_names {
+  std::vector<std::string> all{}, usual{};
+};
+
 struct completion_request {
   std::string model;
   std::vector<graft::serving::request> prompts;  // each with its choices
@@ -48,7 +53,10 @@ struct completion_request {
 // Splits "a+b" into names. The base's own name is none.
 std::vector<std::string> adapters_of(const std::string& model, const model_facts& facts);
 parsed<graft::io::json> parse_body(const std::string& body);
-parsed<completion_request> parse_completion(const std::string& body, bool chat, const model_facts& facts);
+parsed<completion_request> parse_completion(const std::string& body, bool chat, const model_facts& facts,
+                                            const adapter_names& adapters = {});
+// The names in a list [{"id", "scale"}, …] as llama-server takes it, in its order. A scale is 1 or 0.
+parsed<std::vector<std::string>> parse_scales(const graft::io::json& list, const std::vector<std::string>& all);
 
 // Makes the bodies of one completion from its events.
 class completion_writer {

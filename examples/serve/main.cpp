@@ -28,7 +28,7 @@ struct options {
   mode_options mode;
   serve::server_options server;
   int max_num_seqs = 32, max_num_batched_tokens = 512, kv_cache_tokens = 0, max_loaded_adapters = 16;
-  int max_waiting_seqs = 512, default_max_tokens = 256;
+  int max_waiting_seqs = 512, default_max_tokens = 256, max_loaded_adapter_megabytes = 0;
   bool no_prefix_caching = false, lazy_adapters = false, no_batch_invariance = false;
 };
 
@@ -73,14 +73,49 @@ graft::result<serve::model_facts> facts_of(const options& o, const graft::model_
   return facts;
 }
 
+// Reads the files of the weights once and says how far it is. The model maps them, and its first requests would wait
+// for the disk otherwise. Files that cannot be read are left to the reader of the model, which has the error.
+void read_ahead(const std::string& model) {
+  std::vector<std::filesystem::path> files;
+  std::error_code failed;
+  if (std::filesystem::is_directory(model, failed)) {
+    for (std::filesystem::directory_iterator at(model, failed), end; !failed && at != end; at.increment(failed))
+      if (at->path().extension() == ".safetensors") files.push_back(at->path());
+  } else {
+    files.emplace_back(model);
+  }
+  std::uintmax_t all = 0, done = 0;
+  for (const auto& file : files)
+    if (const auto size = std::filesystem::file_size(file, failed); !failed) all += size;
+  std::vector<char> part(std::size_t{8} << 20U);
+  auto said = std::chrono::steady_clock::now();
+  for (const auto& file : files) {
+    const io::open_file in(std::fopen(file.c_str(), "rb"));
+    while (in) {
+      const std::size_t n = std::fread(part.data(), 1, part.size(), in.get());
+      if (n == 0) break;
+      done += n;
+      if (std::chrono::steady_clock::now() - said < std::chrono::seconds(2)) continue;
+      said = std::chrono::steady_clock::now();
+      std::printf("serve: read %.1f of %.1f GB\n", static_cast<double>(done) / 1e9, static_cast<double>(all) / 1e9);
+      std::fflush(stdout);
+    }
+  }
+}
+
 template <class Engine> graft::status run(const options& o) {
   auto loading = o.context.model(o.model);
   if (!loading) return loading.failure();
   loading->adapters = {std::numeric_limits<int>::max(), std::numeric_limits<long long>::max()};
   std::printf("serve: loading %s\n", o.model.c_str());
   std::fflush(stdout);
+  const auto begin = std::chrono::steady_clock::now();
+  read_ahead(o.model);
   auto model = io::load_model<Engine>(o.model, *loading);
   if (!model) return model.failure();
+  std::printf("serve: model in %.2f s\n",
+              std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+  std::fflush(stdout);
   auto facts = facts_of(o, model->config(), model->context());
   if (!facts) return facts.failure();
   const auto steps = mode_named(o.mode, graft::step_mode::reduce_overhead, *model);
@@ -91,6 +126,7 @@ template <class Engine> graft::status run(const options& o) {
   settings.batch.slots = o.kv_cache_tokens > 0 ? o.kv_cache_tokens : 8LL * model->context();
   settings.batch.reuse_prefixes = !o.no_prefix_caching, settings.batch_invariant = !o.no_batch_invariance;
   settings.resident_adapters = o.max_loaded_adapters, settings.max_waiting = o.max_waiting_seqs;
+  settings.resident_adapter_bytes = static_cast<long long>(o.max_loaded_adapter_megabytes) << 20U;
   settings.steps = *steps;
   serving::serving_base::token_bytes bytes;
   if (facts->words) bytes = [&facts](std::int64_t token) { return facts->words->bytes(token); };
@@ -114,11 +150,11 @@ template <class Engine> graft::status run(const options& o) {
   const auto started = [&]() -> graft::status {
     for (const auto& [name, folder] : o.adapters) {
       if (o.lazy_adapters) break;
-      const auto begin = std::chrono::steady_clock::now();
+      const auto started_at = std::chrono::steady_clock::now();
       if (graft::status s = store.load(name, "", std::chrono::hours(24)); !s)
         return graft::fail("adapter '", name.c_str(), "': ", s.message());
       std::printf("serve: adapter %s from %s in %.2f s\n", name.c_str(), folder.c_str(),
-                  std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+                  std::chrono::duration<double>(std::chrono::steady_clock::now() - started_at).count());
       std::fflush(stdout);
     }
     std::printf("serve: ready, %d sequences of up to %d tokens and %lld tokens in the KV cache\n", o.max_num_seqs,
@@ -146,6 +182,8 @@ int main(int argc, char** argv) {
             "adapters below it may be loaded and unloaded while the server runs; not given: none");
   in.option("--max-loaded-adapters N", o.max_loaded_adapters,
             "adapters in memory at a time; others are read when a request names them", 1);
+  in.option("--max-loaded-adapter-megabytes N", o.max_loaded_adapter_megabytes,
+            "megabytes of the tensors of adapters in memory; 0: any number", 0);
   in.option("--pinned-adapters NAME,...", pinned, "adapters that stay in memory");
   in.flag("--lazy-adapters", o.lazy_adapters, "reads adapters when they are asked for, not at the start");
   in.option("--max-num-seqs N", o.max_num_seqs, "sequences that run at a time", 1);

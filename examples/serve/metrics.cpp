@@ -44,7 +44,7 @@ std::string histogram::text(const std::string& name, const char* help) const {
   return out;
 }
 
-std::string metrics::text(const graft::serving::serving_stats& s) const {
+std::string metrics::text(const graft::serving::serving_stats& s, long long lost_log_lines) const {
   const auto real = [](long long n) { return static_cast<double>(n); };
   std::string out;
   out += one("prompt_tokens_total", "counter", "Tokens of prompts that were computed.", real(s.prompt_tokens));
@@ -62,6 +62,7 @@ std::string metrics::text(const graft::serving::serving_stats& s) const {
   out += one("kv_cache_prefix_slots", "gauge", "Slots of ended sequences that new ones may reuse.",
              real(s.cache_prefixes));
   out += one("adapters_in_memory", "gauge", "Adapters in memory.", real(s.adapters_in_memory));
+  out += one("adapter_bytes_in_memory", "gauge", "Bytes of the tensors of adapters in memory.", real(s.adapter_bytes));
   out += one("adapters_loaded_total", "counter", "Adapters that were loaded.", real(s.adapters_loaded));
   out += one("adapters_failed_total", "counter", "Adapters that could not be loaded.", real(s.adapters_failed));
   out += one("adapters_left_total", "counter", "Adapters that left the memory.", real(s.adapters_left));
@@ -70,6 +71,8 @@ std::string metrics::text(const graft::serving::serving_stats& s) const {
   out += one("step_seconds_longest", "gauge", "The longest step.", s.longest_step);
   out += one("step_seconds_longest_while_loading", "gauge", "The longest step while an adapter was loaded.",
              s.longest_step_while_loading);
+  out += one("log_lines_lost_total", "counter", "Lines of the log that could not be written at once.",
+             real(lost_log_lines));
   out += one("resident_memory_bytes", "gauge", "Memory of the process.", resident_bytes());
   out +=
       "# HELP graft_sequences_finished_total Sequences by how they ended.\n# TYPE graft_sequences_finished_total "

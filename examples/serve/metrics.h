@@ -46,7 +46,7 @@ class metrics {
     const std::lock_guard guard(mutex_);
     completed_.add(seconds);
   }
-  std::string text(const graft::serving::serving_stats& s) const;
+  std::string text(const graft::serving::serving_stats& s, long long lost_log_lines) const;
 
  private:
   mutable std::mutex mutex_;

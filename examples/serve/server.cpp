@@ -16,6 +16,8 @@
 #include <random>
 #include <thread>
 
+#include "client_connection.h"
+#include "log.h"
 #include "metrics.h"
 #include "page.h"
 
@@ -164,22 +166,48 @@ class routes {
       a.set_content(written({{"status", ending ? "ending" : "ok"}}), "application/json");
     });
     s.Get("/metrics", [this](const httplib::Request&, httplib::Response& a) {
-      a.set_content(metrics_.text(engine_.stats()), "text/plain; version=0.0.4");
+      a.set_content(metrics_.text(engine_.stats(), log_lines.lost()), "text/plain; version=0.0.4");
     });
     s.Get("/v1/models", [this](const httplib::Request&, httplib::Response& a) { models(a); });
     s.Get("/lora-adapters", [this](const httplib::Request&, httplib::Response& a) { adapters(a); });
-    s.Post("/tokenize", [this](const httplib::Request& q, httplib::Response& a) { tokenize(q, a); });
-    s.Post("/detokenize", [this](const httplib::Request& q, httplib::Response& a) { detokenize(q, a); });
-    s.Post("/v1/completions", [this](const httplib::Request& q, httplib::Response& a) { complete(q, a, false); });
-    s.Post("/v1/chat/completions", [this](const httplib::Request& q, httplib::Response& a) { complete(q, a, true); });
-    s.Post("/v1/load_lora_adapter", [this](const httplib::Request& q, httplib::Response& a) { load_adapter(q, a); });
-    s.Post("/v1/unload_lora_adapter",
-           [this](const httplib::Request& q, httplib::Response& a) { unload_adapter(q, a); });
+    using body = const std::string&;
+    post(s, "/lora-adapters", [this](const httplib::Request&, body b, httplib::Response& a) { set_usual(b, a); });
+    post(s, "/tokenize", [this](const httplib::Request&, body b, httplib::Response& a) { tokenize(b, a); });
+    post(s, "/detokenize", [this](const httplib::Request&, body b, httplib::Response& a) { detokenize(b, a); });
+    post(s, "/v1/completions",
+         [this](const httplib::Request& q, body b, httplib::Response& a) { complete(q, b, a, false); });
+    post(s, "/v1/chat/completions",
+         [this](const httplib::Request& q, body b, httplib::Response& a) { complete(q, b, a, true); });
+    post(s, "/v1/load_lora_adapter",
+         [this](const httplib::Request&, body b, httplib::Response& a) { load_adapter(b, a); });
+    post(s, "/v1/unload_lora_adapter",
+         [this](const httplib::Request&, body b, httplib::Response& a) { unload_adapter(b, a); });
   }
   std::atomic<bool> ending{false};
   std::atomic<int> active{0};  // completions whose answer is not sent yet
+  line_log log_lines;
 
  private:
+  // Reads the body of a request, at most as much of it as the limit says: cpp-httplib applies its own limit to bodies
+  // that state their length, and neither to chunks nor to what is unpacked. What is beyond is read and dropped, so that
+  // the client reads its status, unless it is very much.
+  template <class Answer> void post(httplib::Server& s, const char* path, Answer answer) {
+    s.Post(path, [this, answer](const httplib::Request& q, httplib::Response& a, const httplib::ContentReader& read) {
+      const auto close = [&] { a.set_header("Connection", "close"); };  // what was not read is no request
+      if (q.is_multipart_form_data()) return close(), refuse(a, {400, "expected JSON, and no form"});
+      const std::size_t most = static_cast<std::size_t>(options_.max_body_megabytes) << 20U;
+      std::string body;
+      std::size_t size = 0;
+      const bool whole = read([&](const char* data, std::size_t n) {
+        size += n;
+        if (size <= most) body.append(data, n);
+        return size <= most + dropped_bytes;
+      });
+      if (size > most) a.status = 413;
+      if (!whole) close();
+      if (whole && size <= most) answer(q, body, a);
+    });
+  }
   static void refuse(httplib::Response& a, const api_error& e) {
     a.status = e.status;
     if (e.status == 429 || e.status == 503) a.set_header("Retry-After", "1");
@@ -218,10 +246,7 @@ class routes {
            {"status", a.status},
            {"from", q.remote_addr}});
   }
-  static void log(const ordered_json& line) {
-    const std::string text = written(line) + "\n";
-    std::fputs(text.c_str(), stderr);
-  }
+  void log(const ordered_json& line) { log_lines.write(written(line)); }
 
   void models(httplib::Response& a) const {
     ordered_json all = ordered_json::array();
@@ -238,28 +263,59 @@ class routes {
     for (const adapter_info& i : engine_.adapters().list()) entry(i.name, i.folder, facts_.name);
     a.set_content(written({{"object", "list"}, {"data", all}}), "application/json");
   }
-  // Lists adapters as llama-server does. An adapter acts where a request names it, at its own scale.
+  // Lists adapters as llama-server does; the scale is that in requests which name neither a model nor adapters.
   void adapters(httplib::Response& a) const {
     ordered_json all = ordered_json::array();
+    const std::vector<std::string> usual = names_of_adapters().usual;
     for (const adapter_info& i : engine_.adapters().list())
       all.push_back({{"id", all.size()},
                      {"name", i.name},
                      {"path", i.folder},
-                     {"scale", 1.0},
+                     {"scale", std::find(usual.begin(), usual.end(), i.name) != usual.end() ? 1.0 : 0.0},
                      {"version", i.version},
                      {"in_memory", i.version > 0},
+                     {"bytes", i.bytes},
                      {"sequences", i.sequences},
                      {"pinned", i.pinned},
                      {"loading", i.loading}});
     a.set_content(written(all), "application/json");
+  }
+  // The usual adapters that were unloaded since are none.
+  adapter_names names_of_adapters() const {
+    adapter_names names;
+    for (const adapter_info& i : engine_.adapters().list()) names.all.push_back(i.name);
+    const std::lock_guard guard(usual_mutex_);
+    for (const std::string& name : usual_)
+      if (std::find(names.all.begin(), names.all.end(), name) != names.all.end()) names.usual.push_back(name);
+    return names;
+  }
+  // Sets the adapters of requests that name neither a model nor adapters.
+  void set_usual(const std::string& text, httplib::Response& a) {
+    if (refuses_changes(a)) return;
+    const graft::result<json> body = graft::io::parse_json(text, "the body");
+    if (!body) return refuse(a, {400, body.message()});
+    parsed<std::vector<std::string>> names = parse_scales(*body, names_of_adapters().all);
+    if (names.problem) return refuse(a, *names.problem);
+    if (const graft::status fits = engine_.adapters().check(names.value); !fits)
+      return refuse(a, {400, fits.message()});
+    {
+      const std::lock_guard guard(usual_mutex_);
+      usual_ = std::move(names.value);
+    }
+    a.set_content(written({{"success", true}}), "application/json");
+  }
+  bool refuses_changes(httplib::Response& a) const {
+    if (!adapter_folder_.empty()) return false;
+    refuse(a, {403, "adapters are not changed while this server runs; start it with --adapter-folder FOLDER"});
+    return true;
   }
   static const json* text_of(const json& body, std::initializer_list<const char*> names) {
     for (const char* name : names)
       if (const json* v = body.find(name); v != nullptr && v->is_string()) return v;
     return nullptr;
   }
-  void tokenize(const httplib::Request& q, httplib::Response& a) const {
-    const auto body = parse_body(q.body);
+  void tokenize(const std::string& given, httplib::Response& a) const {
+    const auto body = parse_body(given);
     if (body.problem) return refuse(a, *body.problem);
     const json* const text = text_of(body.value, {"prompt", "content"});
     if (text == nullptr) return refuse(a, {400, "expected a text, 'prompt' or 'content'"});
@@ -274,8 +330,8 @@ class routes {
     a.set_content(written({{"count", ids->size()}, {"max_model_len", facts_.context}, {"tokens", *ids}}),
                   "application/json");
   }
-  void detokenize(const httplib::Request& q, httplib::Response& a) const {
-    const auto body = parse_body(q.body);
+  void detokenize(const std::string& given, httplib::Response& a) const {
+    const auto body = parse_body(given);
     if (body.problem) return refuse(a, *body.problem);
     const json* const tokens = body.value.find("tokens");
     if (tokens == nullptr || !tokens->is_list()) return refuse(a, {400, "expected a list of tokens, 'tokens'"});
@@ -297,11 +353,9 @@ class routes {
       return why = "there is no such folder below the adapters' folder", std::nullopt;
     return whole.string();
   }
-  std::optional<json> management_body(const httplib::Request& q, httplib::Response& a, std::string& name) const {
-    if (adapter_folder_.empty())
-      return refuse(a, {403, "adapters are not loaded while this server runs; start it with --adapter-folder FOLDER"}),
-             std::nullopt;
-    auto body = parse_body(q.body);
+  std::optional<json> management_body(const std::string& text, httplib::Response& a, std::string& name) const {
+    if (refuses_changes(a)) return std::nullopt;
+    auto body = parse_body(text);
     if (body.problem) return refuse(a, *body.problem), std::nullopt;
     const json* const given = text_of(body.value, {"lora_name"});
     if (given == nullptr || given->word.empty() || given->word == facts_.name || given->word.size() > 200)
@@ -311,9 +365,9 @@ class routes {
     name = given->word;
     return std::move(body.value);
   }
-  void load_adapter(const httplib::Request& q, httplib::Response& a) {
+  void load_adapter(const std::string& text, httplib::Response& a) {
     std::string name, why;
-    const auto body = management_body(q, a, name);
+    const auto body = management_body(text, a, name);
     if (!body) return;
     const json *const path = text_of(*body, {"lora_path"}), *const in_place = body->find("load_inplace");
     if (path == nullptr) return refuse(a, {400, "expected 'lora_path'", "invalid_request_error", "lora_path"});
@@ -324,7 +378,10 @@ class routes {
       return refuse(a, {400, std::string(added.message()) + "; load_inplace replaces one that is there",
                         "invalid_request_error", "lora_name"});
     const auto patience = std::chrono::seconds(options_.request_timeout);
-    if (const graft::status done = engine_.adapters().load(name, *folder, patience); !done) {
+    failure_cause cause{};
+    if (const graft::status done = engine_.adapters().load(name, *folder, patience, &cause); !done) {
+      if (cause == failure_cause::unknown_adapter)
+        return refuse(a, {404, done.message(), "invalid_request_error", "lora_name", "model_not_found"});
       if (added) static_cast<void>(engine_.adapters().remove(name));
       return refuse(a, {400, done.message(), "invalid_request_error", "lora_path"});
     }
@@ -333,17 +390,18 @@ class routes {
     log({{"time", time_now()}, {"event", "loaded"}, {"adapter", name}, {"folder", *folder}});
     a.set_content(written({{"status", "ok"}, {"lora_name", name}}), "application/json");
   }
-  void unload_adapter(const httplib::Request& q, httplib::Response& a) {
+  void unload_adapter(const std::string& text, httplib::Response& a) {
     std::string name;
-    if (!management_body(q, a, name)) return;
+    if (!management_body(text, a, name)) return;
     if (const graft::status done = engine_.adapters().remove(name); !done)
       return refuse(a, {404, done.message(), "invalid_request_error", "lora_name", "model_not_found"});
     log({{"time", time_now()}, {"event", "unloaded"}, {"adapter", name}});
     a.set_content(written({{"status", "ok"}, {"lora_name", name}}), "application/json");
   }
 
-  // ---- Completions. Nothing is sent before the first event, so that a request which fails at once, such as one whose
-  // adapter cannot be read, has its status. Whatever then happens, a client that is gone ends its sequences.
+  // ---- Completions. Nothing of a stream is sent before its first event, and nothing of another answer before its last
+  // one, so that a request which fails, such as one whose adapter cannot be read, has its status. Whatever then
+  // happens, a client that is gone ends its sequences.
   struct completion {
     completion_writer writer;
     std::shared_ptr<response> from;
@@ -360,9 +418,9 @@ class routes {
     completion(const completion&) = delete;
     completion& operator=(const completion&) = delete;
   };
-  void complete(const httplib::Request& q, httplib::Response& a, bool chat) {
+  void complete(const httplib::Request& q, const std::string& body, httplib::Response& a, bool chat) {
     const auto begin = clock::now();
-    auto parsed_body = parse_completion(q.body, chat, facts_);
+    auto parsed_body = parse_completion(body, chat, facts_, names_of_adapters());
     if (parsed_body.problem) return refuse(a, *parsed_body.problem);
     auto to = std::make_shared<response>();
     const auto deadline = clock::now() + std::chrono::seconds(options_.request_timeout);
@@ -378,20 +436,35 @@ class routes {
         completion_writer(new_id(chat ? "chatcmpl" : "cmpl"), std::move(parsed_body.value), facts_), to, active);
     c->record.begin = begin, c->record.path = q.path, c->record.model = c->writer.completion().model,
     c->record.prompt_tokens = c->writer.prompt_tokens();
-    std::optional<event> first;
-    while (!first) first = to->next(std::chrono::milliseconds(1000));
-    if (first->finished && first->why != finish_reason::stop && first->why != finish_reason::length)
-      return refuse(a, error_of(*first));
-    if (stream) {
-      a.set_header("Cache-Control", "no-cache");
-      a.set_header("X-Accel-Buffering", "no");
+    const client_connection client(q);
+    auto looked = begin;
+    for (;;) {
+      const std::optional<event> e = to->next(look_for_client);
+      // A client that is gone is looked for between events that come often, too.
+      if (clock::now() - looked >= look_for_client) {
+        looked = clock::now();
+        if (client.is_gone(q)) return a.status = 499, over(*c);  // nobody reads this status; it is for the figures
+      }
+      if (!e) continue;
+      const bool is_first = c->writer.made_tokens() == 0;
+      if (e->finished && (e->why == finish_reason::failed || e->why == finish_reason::cancelled ||
+                          (e->why == finish_reason::deadline && is_first)))
+        return c->record.status = error_of(*e).status, over(*c), refuse(a, error_of(*e));
+      if (stream) return begin_stream(a, c, *e);
+      static_cast<void>(take(*c, *e));
+      if (!c->writer.finished()) continue;
+      a.set_content(c->writer.body(to->reused_tokens()), "application/json");
+      return over(*c);
     }
-    const auto provide = [this, c, first, stream](std::size_t, httplib::DataSink& sink) mutable {
-      const bool goes_on = stream ? stream_events(*c, first, sink) : collect_events(*c, first, sink);
+  }
+  void begin_stream(httplib::Response& a, const std::shared_ptr<completion>& c, std::optional<event> first) {
+    a.set_header("Cache-Control", "no-cache");
+    a.set_header("X-Accel-Buffering", "no");
+    a.set_chunked_content_provider("text/event-stream", [this, c, first](std::size_t, httplib::DataSink& sink) mutable {
+      const bool goes_on = stream_events(*c, first, sink);
       if (!goes_on) c->from->cancel(), over(*c);
       return goes_on;
-    };
-    a.set_chunked_content_provider(stream ? "text/event-stream" : "application/json", provide);
+    });
   }
   static api_error error_of(const submission& s) {
     switch (s.what) {
@@ -404,8 +477,12 @@ class routes {
   }
   static api_error error_of(const event& e) {
     if (e.why == finish_reason::deadline) return {504, e.message, "timeout_error"};
-    if (e.message == shutting_down) return {503, e.message, "server_error"};
-    return {500, e.message.empty() ? "the request was cancelled" : e.message, "server_error"};
+    switch (e.cause) {
+      case failure_cause::shutting_down: return {503, e.message, "server_error"};
+      case failure_cause::unknown_adapter: return {404, e.message, "invalid_request_error", "model", "model_not_found"};
+      case failure_cause::no_memory: return {400, e.message, "invalid_request_error", "model"};
+      default: return {500, e.message.empty() ? "the request was cancelled" : e.message, "server_error"};
+    }
   }
   // Takes an event; returns what a stream sends for it.
   std::string take(completion& c, const event& e) {
@@ -430,7 +507,7 @@ class routes {
       return sink.write(line.data(), line.size());
     };
     if (e->finished && e->why == finish_reason::failed) {
-      c.record.status = 500;
+      c.record.status = error_of(*e).status;
       static_cast<void>(send(error_of(*e).body()));
       return false;
     }
@@ -439,19 +516,6 @@ class routes {
     if (!c.writer.finished()) return true;
     if (c.writer.completion().include_usage && !send(c.writer.usage_chunk(c.from->reused_tokens()))) return false;
     if (!send("[DONE]")) return false;
-    sink.done();
-    over(c);
-    return true;
-  }
-  bool collect_events(completion& c, std::optional<event>& first, httplib::DataSink& sink) {
-    std::optional<event> e = first ? std::exchange(first, std::nullopt) : c.from->next(std::chrono::milliseconds(200));
-    if (!sink.is_writable()) return false;
-    if (!e) return true;
-    if (e->finished && e->why == finish_reason::failed) return c.record.status = 500, false;
-    static_cast<void>(take(c, *e));
-    if (!c.writer.finished()) return true;
-    const std::string body = c.writer.body(c.from->reused_tokens());
-    if (!sink.write(body.data(), body.size())) return false;
     sink.done();
     over(c);
     return true;
@@ -481,6 +545,10 @@ class routes {
   const server_options& options_;
   std::filesystem::path adapter_folder_;
   metrics metrics_;
+  mutable std::mutex usual_mutex_;
+  std::vector<std::string> usual_;  // adapters of requests that name neither a model nor adapters
+  static constexpr std::chrono::milliseconds look_for_client{100};
+  static constexpr std::size_t dropped_bytes = std::size_t{256} << 20U;
   const long long created_ = static_cast<long long>(std::time(nullptr));
 };
 
@@ -519,7 +587,8 @@ graft::status serve(serving_base& engine, const std::function<void()>& run_engin
   std::thread listens([&] { http.listen_after_bind(); });
   std::thread ends([&] {
     if (signals::wait(-1) != 's') return;
-    std::fprintf(stderr, "serve: ending; requests that were accepted have %d seconds\n", options.shutdown_timeout);
+    all.log_lines.write("serve: ending; requests that were accepted have " + std::to_string(options.shutdown_timeout) +
+                        " seconds");
     all.ending = true;
     engine.drain();
     const auto patience = clock::now() + std::chrono::seconds(options.shutdown_timeout);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// golden DIR [--on cpu|eager|cuda|cuda-bf16|cuda-eager]: every case under DIR/layers, DIR/models and DIR/gguf through
+// golden DIR [--on cpu|eager|gpu|gpu-bf16|gpu-eager]: every case under DIR/layers, DIR/models and DIR/gguf through
 // the library, one line a case with the largest relative error of each tensor. A case that cannot be represented is a
-// failure. Models and GGUF files run by fused plans only, and cuda-bf16 is of models, whose bounds are computed and
+// failure. Models and GGUF files run by fused plans only, and gpu-bf16 is of models, whose bounds are computed and
 // printed too (bf16_model.h); --keep FOLDER keeps the adapters that models trained and wrote (peft_reads.py).
 #include <graft/model/on_cpu.h>
 
@@ -108,15 +108,16 @@ int main(int argc, char** argv) {
   arguments in("golden", "Every case below DIR/layers, DIR/models and DIR/gguf against the numbers stored with it.");
   in.word("DIR", said,
           "folder that holds layers/NAME/..., models/NAME/... or gguf/NAME/..., or its folder layers or gguf");
-  in.option("--on cpu|eager|cuda|cuda-bf16|cuda-eager", on,
+  in.option("--on cpu|eager|gpu|gpu-bf16|gpu-eager", on,
             "what computes: fused or one operation after the other (eager), on the CPU or on a GPU");
   in.option("--keep FOLDER", keep, "saves what was trained here, for PEFT to read");
   if (const auto code = in.read(argc, argv)) return *code;
-  how.gpu = on.starts_with("cuda"), how.narrow = on == "cuda-bf16";
+  if (on.starts_with("cuda")) on = "gpu" + on.substr(4);  // the earlier values work for one more release
+  how.gpu = on.starts_with("gpu"), how.narrow = on == "gpu-bf16";
   if (on.ends_with("eager"))
     how.how = graft::execution_mode::eager;
-  else if (on != "cpu" && on != "cuda" && !how.narrow)
-    return in.mistake("--on takes cpu, eager, cuda, cuda-bf16 or cuda-eager, not '" + on + "'");
+  else if (on != "cpu" && on != "gpu" && !how.narrow)
+    return in.mistake("--on takes cpu, eager, gpu, gpu-bf16 or gpu-eager, not '" + on + "'");
   std::filesystem::path dir = said;
 #ifdef GRAFT_GOLDEN_CUDA
   if (const std::string why = how.gpu ? test::why_no_gpu() : ""; !why.empty())

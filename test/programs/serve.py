@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # The server over HTTP: answers, streams, errors, adapters that come and go, clients that misbehave, and its end.
 #     python3 test/programs/serve.py FOLDER SERVE GENERATE
-# Only Python's own library is needed; with the package openai its client is tried as well.
+# Only Python's own library is needed; serve_openai.py has the tests with OpenAI's own client.
 import concurrent.futures
+import gzip
 import http.client
 import json
 import os
@@ -16,101 +17,15 @@ import tempfile
 import threading
 import time
 
+import server_under_test
+from server_under_test import equal, events, has, llama, model_with_words, post
+
 folder, program, generate = sys.argv[1:4]
-llama = "test/golden/models/llama"
 methods = ["lora", "dora", "oft", "ia3", "hra", "loha", "vera", "miss"]
-template = ("{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}"
-            "{% if add_generation_prompt %}[assistant] {% endif %}")
 
 
-def equal(expected, got, what):
-    if expected != got:
-        raise AssertionError(f"{what}: expected {expected!r}, got {got!r}")
-
-
-def has(words, text, what):
-    if words not in text:
-        raise AssertionError(f"{what}: expected {words!r} in {text!r}")
-
-
-class Server:
-    def __init__(self, model, *options, log=None, before=None):
-        self.log = log or tempfile.TemporaryFile("w+", dir=work)
-        self.process = subprocess.Popen([program, model, "--port", "0", *options], stdout=subprocess.PIPE, stderr=self.log,
-                                        text=True, preexec_fn=before)
-        self.lines = []
-        for line in self.process.stdout:
-            self.lines.append(line)
-            if "listening at" in line:
-                self.port = int(line.rsplit(":", 1)[1])
-            if "ready" in line:
-                return
-        self.log.seek(0)
-        raise AssertionError("the server does not start: " + "".join(self.lines) + self.log.read())
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *why):
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
-        self.process.stdout.close()
-        if why[0] and self.log.readable():
-            self.log.seek(0)
-            print(self.log.read()[-3000:])
-        self.log.close()
-
-    def end(self, by=signal.SIGTERM):
-        self.process.send_signal(by)
-        return self.process.wait(120)
-
-    def call(self, path, body=None, headers=None, raw=False):
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
-        try:
-            if body is not None and not isinstance(body, bytes):
-                body = json.dumps(body).encode()
-            connection.request("POST" if body is not None else "GET", path, body, headers or {})
-            answer = connection.getresponse()
-            data = answer.read()
-            return answer.status, data if raw else json.loads(data)
-        finally:
-            connection.close()
-
-    def text(self, **asked):
-        status, answer = self.call("/v1/completions", {"temperature": 0, **asked})
-        if status != 200:
-            raise AssertionError(f"{asked}: {status} {answer}")
-        return answer["choices"][0]["text"]
-
-    def figure(self, name):
-        for line in self.call("/metrics", raw=True)[1].decode().splitlines():
-            if line.startswith("graft_" + name + " "):
-                return float(line.split()[-1])
-        if "{" in name:
-            return 0.0
-        raise AssertionError("there is no figure " + name)
-
-    def wait_for(self, name, value):
-        for _ in range(1200):
-            if self.figure(name) == value:
-                return
-            time.sleep(0.05)
-        raise AssertionError(f"{name} is {self.figure(name)}, expected {value}")
-
-    def open(self, data):
-        connection = socket.create_connection(("127.0.0.1", self.port), timeout=60)
-        connection.sendall(data)
-        return connection
-
-
-def post(path, body):
-    data = json.dumps(body).encode()
-    return f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data
-
-
-def events(data):
-    return [json.loads(line[6:]) for line in data.decode().split("\n\n") if line.startswith("data: {")]
+def Server(model, *options, **how):
+    return server_under_test.Server(program, work, model, *options, **how)
 
 
 def answers(model):
@@ -206,6 +121,28 @@ def errors(s):
     refused(400, "without a role", {"messages": [{}]}, "/v1/chat/completions")
     refused(404, "no such path", {}, "/v1/nothing")
     equal(413, s.call("/v1/completions", b"x" * (3 << 20))[0], "the status of a large body")
+    # A hundred megabytes, with their length, in chunks, and as a small file that unpacks to them; memory does not grow.
+    before = s.figure("resident_memory_bytes")
+    large = {"Content-Length": ({}, [b" " * (1 << 20)] * 100),
+             "chunks": ({"Transfer-Encoding": "chunked"}, [b"100000\r\n" + b" " * (1 << 20) + b"\r\n"] * 100 + [b"0\r\n\r\n"]),
+             "gzip": ({"Content-Encoding": "gzip"}, [gzip.compress(b" " * (100 << 20), 1)])}
+    for name, (headers, parts) in large.items():
+        headers = {"Host": "x", **headers}
+        if name != "chunks":
+            headers["Content-Length"] = sum(map(len, parts))
+        connection = s.open("".join([f"POST /v1/completions HTTP/1.1\r\n", *(f"{k}: {v}\r\n" for k, v in headers.items()),
+                                     "\r\n"]).encode())
+        for part in parts:
+            connection.sendall(part)
+        status = connection.recv(12)
+        equal(b"HTTP/1.1 413", status, f"the status of a body of 100 MB, {name}")
+        connection.close()
+    form = {"Content-Type": "application/x-www-form-urlencoded"}  # curl -d says so unless it is told otherwise
+    equal(200, s.call("/v1/completions", b" " * 50000 + b'{"prompt": "x"}', form)[0], "a body of more than 8 kB from curl -d")
+    equal(400, s.call("/v1/completions", b"x", {"Content-Type": "multipart/form-data; boundary=x"})[0], "a form")
+    grown = (s.figure("resident_memory_bytes") - before) / 2**20
+    if grown > 50:
+        raise AssertionError(f"bodies of 100 MB took {grown:.0f} MiB of memory")
     equal(400, s.call("/v1/completions", b'{"prompt": "' + b"x" * (1 << 20) + b'"}')[0], "the status of a long prompt")
     equal(200, s.call("/health")[0], "health after all of it")
 
@@ -243,6 +180,109 @@ def adapters(s):
         first += part
     stream.close()
     equal(404, s.call("/v1/unload_lora_adapter", {"lora_name": "mine"})[0], "unloading it again")
+
+
+def usual_adapters(s):
+    """llama-server's ways of naming adapters: `lora` in a request, and POST /lora-adapters for requests that name none."""
+    prompt = {"prompt": "Hello", "max_tokens": 20}
+    base, sql, both, turned = (s.text(model=m, **prompt) for m in ("base", "sql", "sql+chat", "chat+sql"))
+    ids = {a["name"]: a["id"] for a in s.call("/lora-adapters")[1]}
+    on = lambda *names: [{"id": ids[n], "scale": 1} for n in names]
+    off = lambda *names: [{"id": ids[n], "scale": 0.0} for n in names]
+    for expected, lora in ((base, []), (sql, on("sql")), (both, on("sql", "chat")), (turned, on("chat", "sql")),
+                           (sql, on("sql") + off("chat"))):
+        equal(expected, s.text(lora=lora, **prompt), f"the answer to lora {lora}")
+    for lora, words in (([{"id": 0, "scale": 0.5}], "store it with another lora_alpha"), ([{"id": 99, "scale": 1}], "the id 99"),
+                        (on("sql", "sql"), "twice"), ({}, "a list of adapters"), ([{"id": 0}], "expected an adapter"),
+                        ([{"id": -1, "scale": 1}], "expected an adapter")):
+        status, answer = s.call("/v1/completions", {"lora": lora, **prompt})
+        equal(400, status, f"the status of lora {lora}")
+        has(words, answer["error"]["message"], "its error")
+        if lora != {}:
+            equal(400, s.call("/lora-adapters", lora)[0], "its status as the usual ones")
+    equal(400, s.call("/v1/completions", {"model": "sql", "lora": [], **prompt})[0], "adapters in model and in lora")
+    equal((200, {"success": True}), s.call("/lora-adapters", on("sql", "chat")), "setting the usual adapters")
+    equal({"sql": 1, "chat": 1}, {a["name"]: a["scale"] for a in s.call("/lora-adapters")[1]}, "their scales")
+    status, answer = s.call("/v1/completions", {**prompt, "temperature": 0})
+    equal((both, "sql+chat"), (answer["choices"][0]["text"], answer["model"]), "a request that names nothing")
+    equal(base, s.text(model="base", **prompt), "one that names the base")
+    equal(sql, s.text(model="sql", **prompt), "one that names an adapter")
+    equal(200, s.call("/lora-adapters", [])[0], "setting none")
+    equal(base, s.text(**prompt), "a request that names nothing, then")
+
+
+def unloading_while_waiting(model):
+    """A request that waits in the queue while its adapter is unloaded asks for an adapter that is not there."""
+    with Server(model, f"sql={llama}/multi/a", f"chat={llama}/multi/c", "--adapter-folder", work + "/adapters", "--max-num-seqs", "1",
+                "--max-waiting-seqs", "100000") as s:
+        for stream in (False, True):
+            equal(200, s.call("/v1/load_lora_adapter", {"lora_name": "new", "lora_path": "a"})[0], "loading")
+            with concurrent.futures.ThreadPoolExecutor(2) as pool:
+                running = s.open(post("/v1/completions", {"prompt": "x", "max_tokens": 200, "n": 2000, "ignore_eos": True, "stream": True}))
+                running.recv(10)
+                asked = s.figure("requests_total")
+                late = pool.submit(s.call, "/v1/completions", {"model": "new", "prompt": "x", "priority": 5, "stream": stream})
+                s.wait_for("requests_total", asked + 1)
+                equal(200, s.call("/v1/unload_lora_adapter", {"lora_name": "new"})[0], "unloading")
+                running.close()
+                status, answer = late.result()
+                equal((404, "model_not_found"), (status, answer["error"]["code"]), "a request whose adapter was unloaded")
+        # Requests and unloading at the same time: nothing but an answer or a 404.
+        statuses = set()
+        for k in range(20):
+            equal(200, s.call("/v1/load_lora_adapter", {"lora_name": "new", "lora_path": "a"})[0], "loading")
+            with concurrent.futures.ThreadPoolExecutor(9) as pool:
+                asked = [pool.submit(s.call, "/v1/completions", {"model": "new", "prompt": "x", "max_tokens": 2}) for _ in range(8)]
+                unloaded = pool.submit(s.call, "/v1/unload_lora_adapter", {"lora_name": "new"})
+                statuses |= {a.result()[0] for a in asked}
+                equal(200, unloaded.result()[0], "unloading")
+        equal(set(), statuses - {200, 404}, "the statuses of requests while their adapter is unloaded")
+
+
+def vanished_in_the_queue(model):
+    """Clients that are gone leave the queue while others run."""
+    with Server(model, "--max-num-seqs", "1", "--max-waiting-seqs", "100000") as s:
+        running = s.open(post("/v1/completions", {"prompt": "x", "max_tokens": 200, "n": 5000, "ignore_eos": True, "stream": True}))
+        running.recv(10)
+        waiting = [s.open(post("/v1/completions", {"prompt": "y", "priority": 5, "n": 500, "stream": stream}))
+                   for stream in (False, True) * 3]
+        for _ in range(1200):
+            if s.figure("sequences_waiting") > 6000:
+                break
+            time.sleep(0.05)
+        for connection in waiting:
+            connection.close()
+        s.wait_for('sequences_finished_total{reason="cancelled"}', 3000)
+        equal(1, s.figure("sequences_running"), "the sequence that runs")
+        equal(True, s.figure("sequences_waiting") > 2000, "the sequences that wait for it")
+        running.close()
+
+
+def stopped_log(model):
+    """A reader of the log that stops does not stop the server."""
+    read, write = os.pipe()
+    with Server(model, log=os.fdopen(write, "w")) as s:
+        for _ in range(2000):
+            equal(404, s.call("/v1/nothing")[0], "a request that is logged")
+            if s.figure("log_lines_lost_total") > 10:
+                break
+        else:
+            raise AssertionError("a full pipe lost no line of the log")
+        equal(1, len(s.text(prompt="Hello", max_tokens=1, logit_bias={"65": 100})), "an answer while nobody reads the log")
+        equal(0, s.end(), "the exit code while nobody reads the log")
+    lines = open(read, "rb").read().decode().splitlines()
+    for line in lines[:-1]:
+        if line.startswith("{"):
+            json.loads(line)
+    equal(True, len(lines) > 100, "lines that were read later")
+
+
+def memory_limit(model):
+    with Server(model, f"sql={llama}/multi/a", f"chat={llama}/multi/c", "--max-loaded-adapter-megabytes", "1") as s:
+        sizes = [a["bytes"] for a in s.call("/lora-adapters")[1]]
+        equal(sum(sizes), s.figure("adapter_bytes_in_memory"), "the bytes of adapters")
+        equal(True, min(sizes) > 1000, "the bytes of one")
+        has("serve: model in", "".join(s.lines), "the time that the model takes")
 
 
 def disk_full(model):
@@ -440,51 +480,10 @@ def more_limits(model):
         connection.close()
 
 
-def openai_client(s):
-    try:
-        import openai
-    except ImportError:
-        print("skipped: the package openai is not installed")
-        return
-    client = openai.OpenAI(base_url=f"http://127.0.0.1:{s.port}/v1", api_key="any", max_retries=0)
-    equal(["sql", "chat"], [m.id for m in client.models.list() if m.model_dump()["parent"]], "the models")
-    messages = [{"role": "user", "content": "Hello"}]
-    whole = client.chat.completions.create(model="sql", messages=messages, max_tokens=12, seed=5, logprobs=True, top_logprobs=1)
-    equal(12, whole.usage.completion_tokens, "the tokens of a chat")
-    equal(12, len(whole.choices[0].logprobs.content), "its log probabilities")
-    stream = client.chat.completions.create(model="sql", messages=messages, max_tokens=12, seed=5, stream=True)
-    equal(whole.choices[0].message.content, "".join(c.choices[0].delta.content or "" for c in stream), "a stream")
-    text = client.completions.create(model="sql+chat", prompt="Hello", max_tokens=4, temperature=0)
-    equal(s.text(model="sql+chat", prompt="Hello", max_tokens=4), text.choices[0].text, "a completion")
-    for model, change, kind in (("nobody", {}, openai.NotFoundError), ("sql", {"temperature": -3}, openai.BadRequestError),
-                                ("sql", {"max_tokens": 10**6}, openai.BadRequestError)):
-        try:
-            client.chat.completions.create(model=model, messages=messages, **change)
-            raise AssertionError(f"{model} {change} is accepted")
-        except kind as e:
-            equal(True, len(e.message) > 20, "the message of an error")
-    before = s.figure('sequences_finished_total{reason="cancelled"}')
-    for _ in range(50):  # a tiny model may end a request before its client does
-        stream = client.chat.completions.create(model="sql", messages=messages, max_tokens=200, n=8, stream=True,
-                                                extra_body={"ignore_eos": True})
-        next(iter(stream))
-        stream.close()
-        s.wait_for("sequences_running", 0)
-        if s.figure('sequences_finished_total{reason="cancelled"}') > before:
-            return
-    raise AssertionError("no stream that was closed ended its request")
-
-
 with tempfile.TemporaryDirectory(dir=folder) as work:
     model = work + "/base"
     os.mkdir(model)
-    for file in ("config.json", "generation_config.json", "model.safetensors"):
-        shutil.copy(f"{llama}/base/{file}", model)
-    with open(f"{model}/generation_config.json", "w") as file:
-        file.write("{}")
-    shutil.copy("test/programs/bytes_tokenizer.json", f"{model}/tokenizer.json")
-    with open(f"{model}/tokenizer_config.json", "w") as file:
-        json.dump({"chat_template": template}, file)
+    model_with_words(model)
     folders = work + "/adapters"
     os.mkdir(folders)
     for name in ("a", "c"):
@@ -495,12 +494,11 @@ with tempfile.TemporaryDirectory(dir=folder) as work:
     with Server(model, f"sql={llama}/multi/a", f"chat={llama}/multi/c", "--adapter-folder", folders,
                 "--max-body-megabytes", "2", "--read-timeout", "2", "--write-timeout", "2",
                 "--max-waiting-seqs", "1000") as server:
-        for part in (completions, errors, adapters, openai_client, faults):
+        for part in (completions, errors, adapters, usual_adapters, faults):
             part(server)
             print(part.__name__, "done", flush=True)
         has("<title>Graft</title>", server.call("/", raw=True)[1].decode(), "the page")
         equal(0, server.end(), "the exit code after SIGTERM")
-    limits(model)
-    disk_full(model)
-    the_end(model)
-    more_limits(model)
+    for part in (limits, unloading_while_waiting, vanished_in_the_queue, stopped_log, memory_limit, disk_full, the_end, more_limits):
+        part(model)
+        print(part.__name__, "done", flush=True)

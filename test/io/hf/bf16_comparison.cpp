@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The bounds of `golden --on cuda-bf16`, which need no GPU: a model whose weights are off by rounding errors of bf16 is
+// The bounds of `golden --on gpu-bf16`, which need no GPU: a model whose weights are off by rounding errors of bf16 is
 // within them, and one whose adapter is scaled by 1.1 is not.
 #include <doctest/doctest.h>
 #include <graft/model/on_cpu.h>

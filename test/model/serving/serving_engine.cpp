@@ -31,6 +31,7 @@ struct answer {
   tokens made{};
   std::string text{}, message{};
   finish_reason why = finish_reason::failed;
+  failure_cause cause = failure_cause::none;
   std::vector<event> events{};
   bool ended = false;
 };
@@ -80,7 +81,7 @@ struct served {
           CHECK_FALSE(a.ended);
           a.text += e->text;
           if (e->finished)
-            a.ended = true, a.why = e->why, a.message = e->message;
+            a.ended = true, a.why = e->why, a.message = e->message, a.cause = e->cause;
           else
             a.made.push_back(e->token), a.events.push_back(*e);
         }
@@ -344,9 +345,10 @@ TEST_CASE("serving: cancelled requests, deadlines and the end of the engine") {
   loop.join();
   answer a;
   while (auto e = second->next(std::chrono::milliseconds(0)))
-    if (e->finished) a.why = e->why, a.message = e->message, a.ended = true;
+    if (e->finished) a.why = e->why, a.cause = e->cause, a.message = e->message, a.ended = true;
   CHECK(a.ended);
   CHECK(a.why == finish_reason::failed);
+  CHECK(a.cause == failure_cause::shutting_down);
   CHECK(a.message == "the server is shutting down");
   CHECK(s.all->submit({.prompt = {1}}).what == submission::kind::stopping);
 }
@@ -380,6 +382,7 @@ TEST_CASE("serving: adapters that cannot be loaded fail their requests, and a me
   const request r{.prompt = prompt_of(0, 5), .adapters = {"sql"}};
   const answer a = s.one(r);
   CHECK(a.why == finish_reason::failed);
+  CHECK(a.cause == failure_cause::broken_adapter);
   CHECK(a.message == "the folder is broken");
   broken = false;
   CHECK(s.one(r).made == alone({models + "multi/a"}, r.prompt));
@@ -394,6 +397,108 @@ TEST_CASE("serving: adapters that cannot be loaded fail their requests, and a me
   REQUIRE(s.all->adapters().remove("sql"));
   CHECK(s.all->submit(r).what == submission::kind::unknown_adapter);
   CHECK(contains(s.all->submit({.prompt = {1}, .adapters = {"slq"}}).message.c_str(), "there is no adapter 'slq'"));
+}
+
+TEST_CASE("serving: a request whose adapter is unloaded before it is admitted asks for an unknown adapter") {
+  served s({.batch = {.sequences = 1, .slots = 200}});
+  REQUIRE(s.all->adapters().add("sql", models + "multi/a"));
+  const auto running = s.send({.prompt = prompt_of(0, 5), .max_tokens = 20});
+  while (s.all->stats().generated_tokens < 3) s.all->step();
+  const auto waits = s.send({.prompt = prompt_of(1, 5), .adapters = {"sql"}});
+  s.all->step();
+  REQUIRE(s.all->adapters().remove("sql"));
+  const auto got = s.finish({running, waits});
+  CHECK(got[0].made == alone({}, prompt_of(0, 5), {}, 20));
+  CHECK(got[1].why == finish_reason::failed);
+  CHECK(got[1].cause == failure_cause::unknown_adapter);
+  CHECK(got[1].message == "there is no adapter 'sql'");
+}
+
+TEST_CASE("serving: an adapter that is unloaded while load() waits for it is unknown") {
+  // The step loop does not run, so that load() is waiting when the name is removed.
+  served s;
+  REQUIRE(s.all->adapters().add("sql", models + "multi/a"));
+  failure_cause why = failure_cause::none;
+  status loaded = ok;
+  std::thread loads([&] { loaded = s.all->adapters().load("sql", "", std::chrono::seconds(60), &why); });
+  while (!s.all->adapters().list()[0].loading) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  REQUIRE(s.all->adapters().remove("sql"));
+  loads.join();
+  CHECK_FALSE(loaded);
+  CHECK(why == failure_cause::unknown_adapter);
+  CHECK_FALSE(s.all->adapters().load("sql", "", std::chrono::seconds(60), &why));
+  CHECK(why == failure_cause::unknown_adapter);
+}
+
+namespace {
+
+long long bytes_of(const std::string& folder) {
+  const auto model = served::loaded();
+  auto read = hf::load_adapters(folder, model);
+  REQUIRE(read);
+  return memory_bytes(std::move(*read).with_origin());
+}
+std::string names_in_memory(served& s) {
+  std::string names;
+  for (const adapter_info& i : s.all->adapters().list()) names += i.version > 0 ? i.name : "";
+  return names;
+}
+
+}  // namespace
+
+TEST_CASE("serving: memory for adapters is bounded in bytes") {
+  const long long one = bytes_of(models + "multi/a"), most = 2 * one + one / 2;
+  CHECK(one > 0);
+  served s({.resident_adapter_bytes = most});
+  for (const char* name : {"x", "y", "z"}) REQUIRE(s.all->adapters().add(name, models + "multi/a"));
+  const tokens expected = alone({models + "multi/a"}, {5});
+  for (const char* name : {"x", "y", "x", "z"}) {
+    CHECK(s.one({.prompt = {5}, .adapters = {name}}).made == expected);
+    CHECK(s.all->stats().adapter_bytes <= most);
+  }
+  CHECK(names_in_memory(s) == "xz");
+  CHECK(s.all->stats().adapter_bytes == 2 * one);
+  REQUIRE(s.all->adapters().pin("x", true));
+  REQUIRE(s.all->adapters().pin("z", true));
+  // Pinned adapters stay, and one that has no room beside them is refused and not waited for.
+  const answer refused = s.one({.prompt = {5}, .adapters = {"y"}});
+  CHECK(refused.cause == failure_cause::no_memory);
+  CHECK(contains(refused.message.c_str(), "pinned"));
+  REQUIRE(s.all->adapters().pin("z", false));
+  CHECK(s.one({.prompt = {5}, .adapters = {"y"}}).made == expected);
+  CHECK(names_in_memory(s) == "xy");
+}
+
+TEST_CASE("serving: adapters that are larger than the memory for them are refused, alone and together") {
+  const long long one = bytes_of(models + "multi/a");
+  served s({.resident_adapter_bytes = one + one / 2});
+  for (const char* name : {"x", "y"}) REQUIRE(s.all->adapters().add(name, models + "multi/a"));
+  const tokens expected = alone({models + "multi/a"}, {5});
+  CHECK(s.one({.prompt = {5}, .adapters = {"x"}}).made == expected);
+  const answer both = s.one({.prompt = {5}, .adapters = {"x", "y"}});
+  CHECK(both.why == finish_reason::failed);
+  CHECK(both.cause == failure_cause::no_memory);
+  CHECK(contains(both.message.c_str(), "together"));
+  CHECK(s.one({.prompt = {5}, .adapters = {"y"}}).made == expected);
+  served small({.resident_adapter_bytes = one - 1});
+  REQUIRE(small.all->adapters().add("x", models + "multi/a"));
+  CHECK(small.one({.prompt = {5}, .adapters = {"x"}}).cause == failure_cause::no_memory);
+  CHECK(small.all->stats().adapter_bytes == 0);
+}
+
+TEST_CASE("serving: an adapter that has no room beside the pinned ones is refused") {
+  served s({.resident_adapters = 1});
+  REQUIRE(s.all->adapters().add("x", models + "multi/a", true));
+  REQUIRE(s.all->adapters().add("y", models + "multi/b"));
+  s.one({.prompt = {5}, .adapters = {"x"}});
+  CHECK(s.one({.prompt = {5}, .adapters = {"y"}}).cause == failure_cause::no_memory);
+  // The pinned one itself may be replaced.
+  status replaced = fail("did not return");
+  std::thread loads([&] { replaced = s.all->adapters().load("x", models + "multi/b", std::chrono::seconds(60)); });
+  while (s.all->stats().adapters_loaded < 2) s.all->step(), std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  loads.join();
+  CHECK(replaced);
+  CHECK(s.one({.prompt = {5}, .adapters = {"x"}}).made == alone({models + "multi/b"}, {5}));
 }
 
 TEST_CASE("serving: pinned adapters stay, others leave in the order of their last use") {

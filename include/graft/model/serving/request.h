@@ -39,6 +39,18 @@ struct request {
 
 enum class finish_reason : std::uint8_t { stop, length, cancelled, deadline, failed };
 
+// Why a request failed, for a server that has a status of its own for each: the engine ends; no adapter has the name,
+// or none has it any more; the adapter cannot be read or does not fit the model; the memory for adapters is too small
+// for it; the step failed.
+enum class failure_cause : std::uint8_t {
+  none,
+  shutting_down,
+  unknown_adapter,
+  broken_adapter,
+  no_memory,
+  computation
+};
+
 struct event {
   int choice = 0;
   bool finished = false;
@@ -50,6 +62,7 @@ struct event {
   std::vector<token_logprob> top{};
   // The last event of a choice has these.
   finish_reason why = finish_reason::stop;
+  failure_cause cause = failure_cause::none;  // of finish_reason::failed
   std::string message{};
 };
 

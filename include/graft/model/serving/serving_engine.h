@@ -20,8 +20,9 @@ namespace graft::serving {
 
 struct serving_settings {
   scheduler::limits batch{};
-  int resident_adapters = 16;  // in memory at a time
-  int max_waiting = 256;       // sequences that wait; more requests are refused
+  int resident_adapters = 16;            // in memory at a time
+  long long resident_adapter_bytes = 0;  // of their tensors; 0: any number
+  int max_waiting = 256;                 // sequences that wait; more requests are refused
   step_mode steps = step_mode::standard;
   bool batch_invariant = true;  // on an engine that has such products; prompts then take longer
 };
@@ -40,7 +41,7 @@ struct serving_stats {
   long long requests = 0, refused = 0, prompt_tokens = 0, reused_tokens = 0, generated_tokens = 0, steps = 0;
   std::array<long long, 5> finished{};  // sequences by finish_reason
   long long running = 0, waiting = 0, cache_slots = 0, cache_used = 0, cache_prefixes = 0;
-  long long adapters_in_memory = 0, adapters_loaded = 0, adapters_failed = 0, adapters_left = 0;
+  long long adapters_in_memory = 0, adapter_bytes = 0, adapters_loaded = 0, adapters_failed = 0, adapters_left = 0;
   long long rows_of_last_step = 0;
   double step_seconds = 0;  // of all steps
   double longest_step = 0, longest_step_while_loading = 0;
@@ -109,7 +110,7 @@ class serving_base {
         bytes_(std::move(bytes)),
         scheduler_(settings.batch),
         sampler_({}, vocabulary),
-        store_(settings.resident_adapters, std::move(load), [this] { wake(); }) {}
+        store_({settings.resident_adapters, settings.resident_adapter_bytes}, std::move(load), [this] { wake(); }) {}
 
   void wake() {
     {
@@ -147,7 +148,7 @@ class serving_base {
     const auto now = clock::now();
     scheduler_.remove_if([&](sequence& s) {
       const request& submitted = s.of->submitted;
-      if (all) return end(s, finish_reason::failed, shutting_down), true;
+      if (all) return end(s, finish_reason::failed, shutting_down, failure_cause::shutting_down), true;
       if (s.of->to->cancelled()) return end(s, finish_reason::cancelled, ""), true;
       if (submitted.deadline && now > *submitted.deadline)
         return end(s, finish_reason::deadline, "the time for this request is over"), true;
@@ -160,13 +161,13 @@ class serving_base {
       adapter_store::acquired a = store_.acquire(r.submitted.adapters, r.open, r.since);
       if (a.what == adapter_store::acquired::kind::pending) return scheduler::readiness::pending;
       if (a.what == adapter_store::acquired::kind::failed)
-        return failure_ = std::move(a.message), scheduler::readiness::failed;
+        return failure_ = std::move(a.message), cause_ = a.cause, scheduler::readiness::failed;
       r.versions = std::move(a.versions), r.acquired = true;
       for (const shared_version& v : r.versions) r.ids.push_back(v->id);
       return scheduler::readiness::ready;
     };
     const scheduler::step_plan& made =
-        scheduler_.plan(ready, [&](sequence& s) { end(s, finish_reason::failed, failure_); });
+        scheduler_.plan(ready, [&](sequence& s) { end(s, finish_reason::failed, failure_, cause_); });
     long long reused = 0;
     for (const scheduler::row_copy& c : made.copies) reused += c.rows;
     for (const scheduler::chunk& c : made.chunks)
@@ -213,11 +214,12 @@ class serving_base {
     return true;
   }
   // Reports the end of a sequence, which the caller then removes from the scheduler.
-  void end(sequence& s, finish_reason why, const std::string& message) {
+  void end(sequence& s, finish_reason why, const std::string& message,
+           failure_cause cause = failure_cause::computation) {
     request_state& r = *s.of;
     event e;
-    e.choice = r.first_choice + s.choice, e.finished = true, e.why = why, e.message = message,
-    e.text = s.stops.finish();
+    e.choice = r.first_choice + s.choice, e.finished = true, e.why = why, e.message = message;
+    e.cause = why == finish_reason::failed ? cause : failure_cause::none, e.text = s.stops.finish();
     count([&](serving_stats& all) { ++all.finished[static_cast<std::size_t>(why)]; });
     if (r.acquired) release(r);
     --r.open;
@@ -231,12 +233,13 @@ class serving_base {
     const auto& segments = scheduler_.segments();
     const long long prefixes = scheduler_.prefix_slots();
     const int in_memory = store_.in_memory();
+    const long long bytes = store_.bytes_in_memory();
     count([&](serving_stats& s) {
       s.running = static_cast<long long>(scheduler_.running().size());
       s.waiting = static_cast<long long>(scheduler_.waiting().size());
       s.cache_slots = segments.slots(), s.cache_prefixes = prefixes;
       s.cache_used = segments.slots() - segments.free_slots() - prefixes;
-      s.adapters_in_memory = in_memory, s.rows_of_last_step = rows;
+      s.adapters_in_memory = in_memory, s.adapter_bytes = bytes, s.rows_of_last_step = rows;
       if (rows == 0) return;
       ++s.steps, s.step_seconds += seconds, s.longest_step = std::max(s.longest_step, seconds);
       if (was_loading) s.longest_step_while_loading = std::max(s.longest_step_while_loading, seconds);
@@ -249,7 +252,8 @@ class serving_base {
   token_bytes bytes_;
   scheduler scheduler_;  // of the thread that runs the steps, as everything above the mutex
   sampler sampler_;
-  std::string failure_;
+  std::string failure_;  // why the adapters of a request cannot be acquired
+  failure_cause cause_ = failure_cause::none;
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
