@@ -2,8 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # Renders every *.jinja of a folder over conversations of many kinds, with transformers and with render_chat, and prints
 # where the texts differ by a byte. An error of transformers must be an error here, and the other way round.
-# usage: compare_chat_templates.py RENDER_CHAT FOLDER [--same-errors]      needs transformers (5.x, without torch)
-# With --same-errors the messages of raise_exception have to agree too. The exit status is 1 where anything differs.
+# usage: compare_chat_templates.py RENDER_CHAT [FOLDER] [--same-errors]      needs transformers (5.x, without torch)
+# FOLDER is $GRAFT_CHAT_TEMPLATES unless it is named; llama.cpp's repository has real ones in models/templates. With
+# --same-errors the messages of raise_exception have to agree too. The exit status is 1 where anything differs, and 77
+# with a reason where the folder, the program or transformers is missing. compared.txt in chat_templates has a result.
 import datetime
 import json
 import os
@@ -16,8 +18,12 @@ import time
 os.environ["TZ"] = "UTC"
 time.tzset()
 
-import jinja2  # noqa: E402
-from transformers.utils import chat_template_utils  # noqa: E402
+try:
+    import jinja2
+    from transformers.utils import chat_template_utils
+except ImportError as missing:
+    print(f"skipped: {missing}; pip install transformers jinja2")
+    sys.exit(77)
 
 NOW = 1735787045  # 2025-01-02 03:04:05
 
@@ -159,7 +165,15 @@ def first_difference(a, b):
 
 
 def main():
-    program, folder, same_errors = sys.argv[1], pathlib.Path(sys.argv[2]), "--same-errors" in sys.argv
+    same_errors = "--same-errors" in sys.argv
+    program, *named = [word for word in sys.argv[1:] if word != "--same-errors"]
+    folder = pathlib.Path((named or [os.environ.get("GRAFT_CHAT_TEMPLATES", "")])[0])
+    if not pathlib.Path(program).exists():
+        print(f"skipped: {program} is not built; cmake --build build --target render_chat")
+        return 77
+    if not named and not os.environ.get("GRAFT_CHAT_TEMPLATES"):
+        print("skipped: GRAFT_CHAT_TEMPLATES names no folder of templates (llama.cpp has one, models/templates)")
+        return 77
     files = different = errors = total = 0
     for path in sorted(folder.glob("*.jinja")):
         files += 1

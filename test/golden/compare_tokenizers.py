@@ -4,6 +4,8 @@
 # and the program TOKENIZE (tokenize.cpp) make of the same strings.
 #   compare_tokenizers.py run TOKENIZE [STRINGS] [STYLE…]     encodes and decodes STRINGS (100000) strings per style,
 #                                                             and prints a line each: differences, MB/s on one thread
+#   compare_tokenizers.py given TOKENIZE STRINGS FILE…        the same with tokenizers of models: tokenizer.json files, or
+#                                                             the GGUF file of SmolLM2 (byte-level BPE after digits)
 #   compare_tokenizers.py small DIR                           writes DIR/STYLE/{tokenizer.json,cases.json} for the tests
 import json, os, random, struct, subprocess, sys, tempfile, time
 
@@ -209,28 +211,60 @@ def ours(program, file, strings, temp):
     return out, json.loads(ran.stdout)
 
 
-def compare(program, names, count):
-    draw = random.Random(7)
-    strings = [any_string(draw) for _ in range(count)]
+def compare_one(program, t, file, names, strings, temp):
+    """Prints a line for one tokenizer; `names` are what the line begins with. The number of differences."""
     size = sum(len(s.encode()) for s in strings)
-    total = 0
+    want, took = expected(t, strings)
+    got, said = ours(program, file, strings, temp)
+    encoded = [i for i, (w, g) in enumerate(zip(want, got)) if w[0] != g[0]]
+    decoded = [i for i, (w, g) in enumerate(zip(want, got)) if w[0] == g[0] and w[1] != g[1]]
+    print(json.dumps({**names, "strings": len(strings), "bytes": size, "encode_differences": len(encoded),
+                      "decode_differences": len(decoded), "package_MB_s": round(size / 1e6 / took, 2),
+                      "encode_MB_s": said["encode_MB_s"], "decode_MB_s": said["decode_MB_s"]}), flush=True)
+    for i in encoded[:3]:
+        print("  ", repr(strings[i]), "\n   package", t.encode(strings[i]).tokens if want[i][0] is not None else None,
+              "\n   ours   ", [t.id_to_token(k) for k in got[i][0]] if got[i][0] is not None else None)
+    for i in decoded[:3]:
+        print("  ", repr(strings[i]), "\n   package", repr(want[i][1]), "\n   ours   ", repr(got[i][1]))
+    return len(encoded) + len(decoded)
+
+
+def drawn(count):
+    draw = random.Random(7)
+    return [any_string(draw) for _ in range(count)]
+
+
+def compare(program, names, count):
+    strings, total = drawn(count), 0
     with tempfile.TemporaryDirectory() as temp:
         for name in names:
             t = train(name, 3000)
             t.save(f"{temp}/tokenizer.json")
-            want, took = expected(t, strings)
-            got, said = ours(program, f"{temp}/tokenizer.json", strings, temp)
-            encoded = [i for i, (w, g) in enumerate(zip(want, got)) if w[0] != g[0]]
-            decoded = [i for i, (w, g) in enumerate(zip(want, got)) if w[0] == g[0] and w[1] != g[1]]
-            total += len(encoded) + len(decoded)
-            print(json.dumps({"style": name, "strings": count, "bytes": size, "encode_differences": len(encoded),
-                              "decode_differences": len(decoded), "package_MB_s": round(size / 1e6 / took, 2),
-                              "encode_MB_s": said["encode_MB_s"], "decode_MB_s": said["decode_MB_s"]}), flush=True)
-            for i in encoded[:3]:
-                print("  ", repr(strings[i]), "\n   package", t.encode(strings[i]).tokens if want[i][0] is not None else None,
-                      "\n   ours   ", [t.id_to_token(k) for k in got[i][0]] if got[i][0] is not None else None)
-            for i in decoded[:3]:
-                print("  ", repr(strings[i]), "\n   package", repr(want[i][1]), "\n   ours   ", repr(got[i][1]))
+            total += compare_one(program, t, f"{temp}/tokenizer.json", {"style": name}, strings, temp)
+    return total
+
+
+def of_gguf(file):
+    """The tokenizer of a GGUF file with tokenizer.ggml.pre smollm, as SmolLM2's tokenizer.json has it."""
+    import gguf
+    fields = gguf.GGUFReader(file).fields
+    value = {k: fields[f"tokenizer.ggml.{k}"].contents() for k in ("pre", "tokens", "merges", "token_type")}
+    if value["pre"] != "smollm":
+        raise SystemExit(f"{file}: its pre-tokenizer is {value['pre']}, expected smollm")
+    t = Tokenizer(models.BPE({w: i for i, w in enumerate(value["tokens"])}, [tuple(m.split(" ")) for m in value["merges"]]))
+    t.pre_tokenizer = seq(P.Digits(individual_digits=True), P.ByteLevel(add_prefix_space=False))
+    t.decoder = decoders.ByteLevel()
+    t.add_special_tokens([AddedToken(w, normalized=False) for w, k in zip(value["tokens"], value["token_type"]) if k == 3])
+    return t
+
+
+def compare_given(program, count, files):
+    strings, total = drawn(count), 0
+    with tempfile.TemporaryDirectory() as temp:
+        for file in files:
+            t = of_gguf(file) if file.endswith(".gguf") else Tokenizer.from_file(file)
+            name = "/".join(file.split("/")[-2:])
+            total += compare_one(program, t, file, {"file": name, "tokens": t.get_vocab_size()}, strings, temp)
     return total
 
 
@@ -265,5 +299,8 @@ if len(sys.argv) == 3 and sys.argv[1] == "small":
 elif len(sys.argv) >= 3 and sys.argv[1] == "run":
     print(json.dumps({"tokenizers": tokenizers.__version__, "python": sys.version.split()[0]}))
     sys.exit(1 if compare(sys.argv[2], sys.argv[4:] or list(styles), int(sys.argv[3]) if len(sys.argv) > 3 else 100000) else 0)
+elif len(sys.argv) >= 5 and sys.argv[1] == "given":
+    print(json.dumps({"tokenizers": tokenizers.__version__, "python": sys.version.split()[0]}))
+    sys.exit(1 if compare_given(sys.argv[2], int(sys.argv[3]), sys.argv[4:]) else 0)
 else:
-    sys.exit("usage: compare_tokenizers.py run TOKENIZE [STRINGS] [STYLE…] | small DIR")
+    sys.exit("usage: compare_tokenizers.py run TOKENIZE [STRINGS] [STYLE…] | given TOKENIZE STRINGS FILE… | small DIR")

@@ -65,9 +65,11 @@ inline bool stored_in_out(const model_config& c) {
   return c.family->stores_in_out && (!c.quantized || c.quantized->type == dtype::f8_e4m3);
 }
 inline bool stored_out_in(const model_config& c) { return c.family->stores_in_out && !stored_in_out(c); }
-// transformers stores MXFP4 experts [experts, out, in] in blocks, and all other ones as the family has them.
+// transformers stores MXFP4 experts [experts, out, in] in blocks, as GGUF files store all weights, and all other experts
+// as the family has them.
 inline bool experts_in_out(const model_config& c) {
-  return c.family->experts_in_out && !(c.quantized && c.quantized->stored_as == quantized_storage::mxfp4);
+  return c.family->experts_in_out && !(c.quantized && (c.quantized->stored_as == quantized_storage::mxfp4 ||
+                                                       c.quantized->stored_as == quantized_storage::gguf));
 }
 // The number n of elements of each head that RoPE's frequencies theta^(-2i/n) are made for, and how many are rotated,
 // which are whole pairs (transformers' arange(0, n, 2)).

@@ -7,6 +7,7 @@
 #include <graft/io/gguf/writer.h>
 #include <graft/io/hf/config.h>
 #include <graft/io/hf/modules.h>
+#include <graft/io/load_model.h>
 #include <graft/model/on_cpu.h>
 #include <graft/model/training_run.h>
 
@@ -271,17 +272,120 @@ TEST_CASE("gguf: experts in floats and in blocks, with adapters") {
   }
 }
 
+TEST_CASE("gguf adapters: LoRA on experts, from PEFT to GGUF and back") {
+  for (const char* name : {"mixtral", "qwen2_moe", "qwen3_moe", "gpt_oss"}) {
+    CAPTURE(std::string(name));
+    const std::string golden = std::string(GRAFT_GOLDEN_DIR) + "/experts/models/" + name;
+    const auto model = open_model(golden + "/base");
+    REQUIRE_MESSAGE(model, model.message());
+    const auto peft = read_adapters(golden + "/lora_experts/adapter_init", model->config, model->weights);
+    REQUIRE_MESSAGE(peft, peft.message());
+    temp_folder folder;
+    const std::string file = (folder.path / "a.gguf").string(), again = (folder.path / "b.gguf").string(),
+                      back = (folder.path / "peft").string();
+    must(save_adapters(file, *peft, model->config));
+    const auto read = read_adapters(file, model->config, model->weights);
+    REQUIRE_MESSAGE(read, read.message());
+    REQUIRE(read->set.modules.size() == peft->set.modules.size());
+    for (const module_adapter& m : peft->set.modules) {
+      CAPTURE(m.module);
+      const module_adapter* const other = read->set.find(m.module);
+      REQUIRE(other != nullptr);
+      CHECK((other->of.weight == m.of.weight));
+      CHECK(other->scalars.at("scaling") == doctest::Approx(m.scalars.at("scaling")));
+      for (const auto& [tensor, t] : m.tensors) {
+        CHECK(other->tensors.at(tensor).shape == t.shape);
+        CHECK(*other->tensors.at(tensor).data == *t.data);
+      }
+    }
+    must(save_adapters(back, *read, model->config));
+    const auto repeated = read_adapters(back, model->config, model->weights);
+    REQUIRE_MESSAGE(repeated, repeated.message());
+    must(save_adapters(again, *repeated, model->config));
+    CHECK(*read_file(again) == *read_file(file));
+    // The gates and the ups of a matrix share A.
+    const auto stored = map_gguf(file);
+    REQUIRE(stored);
+    const view &gate = stored->tensors.at("blk.1.ffn_gate_exps.weight.lora_a"),
+               &up = stored->tensors.at("blk.1.ffn_up_exps.weight.lora_a"),
+               &down = stored->tensors.at("blk.1.ffn_down_exps.weight.lora_b");
+    CHECK((gate.rank == 3 && gate.size[0] == model->config.experts && gate.size[2] == model->config.hidden_size));
+    CHECK((down.rank == 3 && down.size[1] == model->config.hidden_size));
+    CHECK(std::memcmp(gate.data, up.data, static_cast<std::size_t>(gate.count()) * sizeof(float)) == 0);
+  }
+}
+
+TEST_CASE("gguf adapters: the gates and the ups of experts may have adapters of their own") {
+  temp_folder folder;
+  const std::string file = (folder.path / "model.gguf").string(), adapter = (folder.path / "a.gguf").string();
+  write(file, architectures[2], random_tensors(architectures[2]), "f32", "f32", "f32");
+  causal_lm<engine> m = load(file);
+  std::mt19937 random(5);
+  std::normal_distribution<float> normal(0, 0.3F);
+  const std::pair<const char*, long long> parts[] = {{"gate", 2}, {"up", 3}};
+  for (const float alpha : {6.0F, 0.0F})
+    for (const bool both : {true, false}) {
+      CAPTURE(alpha);
+      CAPTURE(both);
+      tensors factors;
+      gguf_writer to;
+      to.put("general.architecture", "qwen3moe"), to.put("general.type", "adapter"), to.put("adapter.type", "lora");
+      to.put("adapter.lora.alpha", alpha);
+      for (const auto& [part, rank] : parts) {
+        if (!both && part[0] == 'g') continue;
+        const std::string name = std::string("blk.1.ffn_") + part + "_exps.weight";
+        factors[name + ".lora_a"].size = {expert_count, rank, hidden};
+        factors[name + ".lora_b"].size = {expert_count, inner, rank};
+      }
+      factors["blk.1.attn_q.weight.lora_a"].size = {4, hidden};  // of another rank
+      factors["blk.1.attn_q.weight.lora_b"].size = {hidden, 4};
+      for (auto& [name, t] : factors) {
+        for (long long n = t.as_view().count(); n > 0; --n) t.v.push_back(normal(random));
+        must(to.add(name, t.as_view()));
+      }
+      must(to.save(adapter));
+      const auto read = read_adapters(adapter, m.config(), m.weights());
+      REQUIRE_MESSAGE(read, read.message());
+      must(m.add("a", read->set)), must(m.activate({"a"}));
+      const auto merged = m.merged_weights({"a"}, merged_format::f32);
+      REQUIRE(merged);
+      const std::string changed = "model.layers.1.mlp.experts.gate_up_proj";
+      const auto* const before = static_cast<const float*>(m.weights().tensors.at(changed).data);
+      const auto* const after = static_cast<const float*>(merged->tensors.at(changed).data);
+      for (long long e = 0; e < expert_count; ++e)
+        for (long long row = 0; row < 2 * inner; row += 5)
+          for (long long col = 0; col < hidden; col += 7) {
+            const auto& [part, rank] = parts[row / inner];
+            double expected = static_cast<double>(before[(e * 2 * inner + row) * hidden + col]);
+            const std::string name = std::string("blk.1.ffn_") + part + "_exps.weight";
+            if (factors.contains(name + ".lora_a"))
+              for (long long k = 0; k < rank; ++k)
+                expected +=
+                    (alpha != 0 ? static_cast<double>(alpha) / static_cast<double>(rank) : 1) *
+                    static_cast<double>(factors.at(name + ".lora_b")
+                                            .v[static_cast<std::size_t>((e * inner + row % inner) * rank + k)]) *
+                    static_cast<double>(
+                        factors.at(name + ".lora_a").v[static_cast<std::size_t>((e * rank + k) * hidden + col)]);
+            CHECK(static_cast<double>(after[(e * 2 * inner + row) * hidden + col]) ==
+                  doctest::Approx(expected).epsilon(1e-5));
+          }
+      must(m.activate({})), must(m.remove("a"));
+    }
+  // A file with other sizes is refused by name.
+  gguf_writer to;
+  to.put("general.architecture", "qwen3moe"), to.put("general.type", "adapter"), to.put("adapter.type", "lora");
+  const std::vector<float> some(expert_count * 2 * hidden);
+  const view a{some.data(), dtype::f32, {expert_count, 2, hidden, 1}, 3},
+      b{some.data(), dtype::f32, {inner, 2, 1, 1}, 2};
+  must(to.add("blk.0.ffn_up_exps.weight.lora_a", a)), must(to.add("blk.0.ffn_up_exps.weight.lora_b", b));
+  must(to.save(adapter));
+  CHECK(std::string(read_adapters(adapter, m.config(), m.weights()).message())
+            .find("are no LoRA of 4 experts of 32 x 64") != std::string::npos);
+}
+
 TEST_CASE("gguf: experts that do not fit are refused") {
   temp_folder folder;
   const std::string file = (folder.path / "model.gguf").string();
-  write(file, architectures[0], random_tensors(architectures[0]), "q8_0", "q8_0", "q8_0");
-  const causal_lm<engine> m = load(file);
-  hf::loaded_adapters on_experts;
-  on_experts.set = random_lora(m, 1);
-  std::erase_if(on_experts.set.modules, [](const module_adapter& a) { return !a.module.ends_with("down_proj"); });
-  const status written = save_gguf_adapters((folder.path / "adapter.gguf").string(), on_experts, m.config());
-  CHECK(std::string(written.message()).find("is of experts, whose adapters are not written as GGUF") !=
-        std::string::npos);
   const auto message_of = [&](const char* gates, const char* ups, auto change) {
     tensors all = random_tensors(architectures[0]);
     change(all);

@@ -337,7 +337,7 @@ TEST_CASE("gguf: what is wrong with a file is said") {
   CHECK(refused(other).find("'gemma.block_count' is missing") != std::string::npos);
   other.replace(good.find("llama"), 5, "phi3x");
   CHECK(refused(other).find("'general.architecture' is 'phi3x', expected llama, qwen2, qwen3, gemma, gemma2, gemma3, "
-                            "granite, olmo2, phi3, smollm3, qwen2moe, qwen3moe or gpt2") != std::string::npos);
+                            "granite, olmo2, phi3, smollm3, qwen2moe, qwen3moe, gpt-oss or gpt2") != std::string::npos);
   other = good;
   other.replace(good.find("ffn_up"), 6, "ffn_xx");
   CHECK(refused(other).find("ffn_xx") != std::string::npos);

@@ -53,7 +53,7 @@ TEST_CASE("gguf writer: a model that is written as it is stored has the same ten
     const std::string from = golden + name, to = folder.path / "copy.gguf";
     const io::hf::model_files model = opened(from);
     const status saved = io::save_gguf(to, model.weights, from);
-    REQUIRE_MESSAGE(saved, saved.message());
+    REQUIRE_MESSAGE(saved, std::string(saved.message()));
     const io::gguf before = mapped(from), after = mapped(to);
     REQUIRE(after.tensors.size() == before.tensors.size());
     for (const auto& [tensor, v] : before.tensors) {
@@ -95,7 +95,7 @@ TEST_CASE("gguf writer: matrices become any type, rows that are no whole blocks 
       const io::gguf_matrix_type* const type = io::find_gguf_matrix_type(e.as);
       REQUIRE(type != nullptr);
       const status saved = io::save_gguf(to, model.weights, from, type);
-      REQUIRE_MESSAGE(saved, saved.message());
+      REQUIRE_MESSAGE(saved, std::string(saved.message()));
       const io::gguf file = mapped(to);
       CHECK(file.find_value("general.file_type")->whole == e.file_type);
       const io::hf::model_files copy = opened(to);
@@ -171,21 +171,27 @@ TEST_CASE("gguf writer: mixtures store the layers in more bits that llama.cpp do
 }
 
 namespace {
-// A folder with a model of golden/models, and a tokenizer that has a token for each of its rows, which are bytes.
-// Its sliding window is taken away unless it is kept.
-void make_folder(const std::filesystem::path& to, const std::string& model, std::uint64_t rows, bool keeps_window) {
+// A folder with the model of a golden case, and a tokenizer that has a token for each of its rows, which are bytes.
+// Settings that no real model of these families has, and GGUF files cannot say, become the usual ones.
+void make_folder(const std::filesystem::path& to, const std::string& model, bool as_it_is = false) {
+  constexpr std::pair<const char*, const char*> usual[] = {
+      {"\"query_pre_attn_scalar\": 20", "\"query_pre_attn_scalar\": 12"},
+      {"\"full_attention\",\n    \"sliding_attention\",\n    \"sliding_attention\"",
+       "\"sliding_attention\", \"sliding_attention\", \"sliding_attention\""},
+      {"1,\n    0,\n    1,\n    0", "1, 1, 1, 0"},
+      {"\"partial_rotary_factor\": 0.75", "\"partial_rotary_factor\": 0.67"}};
   std::filesystem::create_directories(to);
-  const std::string base = golden + "/models/" + model + "/base/";
+  const std::string base = golden + "/" + model + "/base/";
+  const auto config = io::hf::read_config(base);
+  REQUIRE_MESSAGE(config, config.message());
   std::filesystem::copy_file(base + "model.safetensors", to / "model.safetensors");
   const auto stated = io::read_file(base + "config.json");
   REQUIRE(stated);
-  std::string config(io::as_chars(*stated));
-  const std::string window = "\"sliding_window\": ";
-  if (const std::size_t at = config.find(window); !keeps_window && at != config.npos) {
-    const std::size_t begin = at + window.size();
-    config.replace(begin, config.find_first_of(",\n}", begin) - begin, "null");
-  }
-  std::ofstream(to / "config.json") << config;
+  std::string settings(io::as_chars(*stated));
+  for (const auto& [unusual, with] : usual)
+    if (const std::size_t at = settings.find(unusual); !as_it_is && at != settings.npos)
+      settings.replace(at, std::string_view(unusual).size(), with);
+  std::ofstream(to / "config.json") << settings;
   const auto bytes = io::read_file(GRAFT_GOLDEN_DIR "/../programs/bytes_tokenizer.json");
   REQUIRE(bytes);
   const auto top = io::parse_json(io::as_chars(*bytes), "tokenizer.json");
@@ -193,7 +199,7 @@ void make_folder(const std::filesystem::path& to, const std::string& model, std:
   const io::json& vocabulary = *top->find("model")->find("vocab");
   std::string shorter;
   for (std::size_t i = 0; i < vocabulary.keys.size(); ++i)
-    if (vocabulary.items[i].whole < rows)
+    if (vocabulary.items[i].whole < static_cast<std::uint64_t>(config->vocabulary))
       shorter += (shorter.empty() ? "" : ", ") + io::json_text(vocabulary.keys[i]) + ": " +
                  std::to_string(vocabulary.items[i].whole);
   std::ofstream(to / "tokenizer.json")
@@ -202,72 +208,139 @@ void make_folder(const std::filesystem::path& to, const std::string& model, std:
       << R"(}, "merges": []}})";
   std::ofstream(to / "tokenizer_config.json") << R"({"eos_token": "A", "chat_template": "{{ messages[0].content }}"})";
 }
+std::vector<float> logits_of(const std::string& file) {
+  auto model = io::load_model<engine>(file);
+  REQUIRE_MESSAGE(model, model.message());
+  const std::vector<std::int64_t> ids{3, 9, 1, 20, 27, 12, 5, 30, 11, 2, 31, 18};
+  const sequence_chunk rows[] = {{ids, 0, 0}};
+  std::vector<float> all(ids.size() * static_cast<std::size_t>(model->config().vocabulary));
+  const status computed = model->logits(rows, all);
+  REQUIRE_MESSAGE(computed, std::string(computed.message()));
+  return all;
+}
+float largest_difference(const std::vector<float>& a, const std::vector<float>& b) {
+  REQUIRE(a.size() == b.size());
+  float off = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) off = std::max(off, std::abs(a[i] - b[i]));
+  return off;
+}
 }  // namespace
 
 TEST_CASE("gguf writer: a model of a folder becomes a file that means the same") {
-  int written = 0;
-  for (const char* name :
-       {"llama", "llama_rope_linear", "llama_rope_llama3", "llama_rope_yarn", "llama_tied_bias", "mistral", "qwen2",
-        "qwen3", "gemma", "gemma2", "gemma3", "granite", "olmo2", "phi3", "smollm3", "opt", "gpt2", "phi3_longrope"}) {
+  for (const char* name : {"models/llama",
+                           "models/llama_rope_linear",
+                           "models/llama_rope_llama3",
+                           "models/llama_rope_yarn",
+                           "models/llama_tied_bias",
+                           "models/mistral",
+                           "models/qwen2",
+                           "models/qwen3",
+                           "models/gemma",
+                           "models/gemma2",
+                           "models/gemma3",
+                           "models/granite",
+                           "models/olmo2",
+                           "models/phi3",
+                           "models/smollm3",
+                           "models/gpt2",
+                           "models/phi3_longrope",
+                           "experts/models/mixtral",
+                           "experts/models/qwen2_moe",
+                           "experts/models/qwen3_moe",
+                           "experts/models/gpt_oss",
+                           "checkpoints/models/gpt_oss_mxfp4"}) {
     INFO(std::string(name));
     const temp_folder folder;
-    const std::string from = folder.path / name, to = folder.path / "model.gguf";
-    const auto config = io::hf::read_config(golden + "/models/" + name + "/base");
-    REQUIRE_MESSAGE(config, config.message());
-    const std::string family = name;
-    const bool keeps_window = family.starts_with("gemma") || family == "smollm3";
-    make_folder(from, name, static_cast<std::uint64_t>(config->vocabulary), keeps_window);
+    const std::string from = folder.path / "from", to = folder.path / "model.gguf", again = folder.path / "again.gguf";
+    make_folder(from, name);
     const auto model = io::open_model(from);
     REQUIRE_MESSAGE(model, model.message());
-    const status saved = io::save_gguf(to, model->weights, from, io::find_gguf_matrix_type("f32"));
-    if (!saved) {
-      MESSAGE(std::string(saved.message()));
-      CHECK(std::string(saved.message()).find("convert_hf_to_gguf.py") != std::string::npos);
-      CHECK(folder.files() == 1);
-      continue;
-    }
-    ++written;
+    const bool is_mxfp4 = std::string_view(name).ends_with("mxfp4");
+    const status saved = io::save_gguf(to, model->weights, from, is_mxfp4 ? nullptr : io::find_gguf_matrix_type("f32"));
+    REQUIRE_MESSAGE(saved, std::string(saved.message()));
     const io::hf::model_files copy = opened(to);
     CHECK(copy.weights.tensors.size() == model->weights.tensors.size());
     for (const auto& [tensor, v] : model->weights.tensors) {
       INFO(tensor);
       REQUIRE(copy.weights.tensors.contains(tensor));
-      std::vector<float> a = floats_of(v);
-      const std::vector<float> b = floats_of(copy.weights.tensors.at(tensor));
-      REQUIRE(a.size() == b.size());
-      float off = 0;
-      for (std::size_t i = 0; i < a.size(); ++i) off = std::max(off, std::abs(a[i] - b[i]));
-      CHECK(off <= 1.2e-7F);  // Gemma's norms are written plus 1
+      const view& w = copy.weights.tensors.at(tensor);
+      REQUIRE(w.rank == v.rank);
+      const bool transposed = v.rank == 3
+                                  ? experts_in_out(model->config)
+                                  : v.rank == 2 && stored_in_out(model->config) && is_in_layers(model->config, tensor);
+      CHECK(largest_difference(floats_of(transposed ? v.transposed() : v), floats_of(w)) <=
+            1.2e-7F);  // Gemma's norms are written plus 1
     }
+    const std::vector<float> expected = logits_of(from), read = logits_of(to);
+    float most = 0;
+    for (const float v : expected) most = std::max(most, std::abs(v));
+    CHECK(largest_difference(expected, read) <= 1e-5F * most);
     const io::gguf file = mapped(to);
     CHECK(file.find_value("general.type")->word == "model");
     CHECK(file.find_value("tokenizer.ggml.pre")->word == "gpt-2");
     CHECK(file.find_value("tokenizer.chat_template")->word == "{{ messages[0].content }}");
-    CHECK(file.find_value("tokenizer.ggml.tokens")->whole == config->vocabulary);
+    CHECK(file.find_value("tokenizer.ggml.tokens")->whole == copy.config.vocabulary);
+    // A file of that file has the same tensors and settings.
+    const status repeated = io::save_gguf(again, copy.weights, to);
+    REQUIRE_MESSAGE(repeated, repeated.message());
+    const io::gguf second = mapped(again);
+    CHECK(second.metadata.size() == file.metadata.size());
+    REQUIRE(second.tensors.size() == file.tensors.size());
+    for (const auto& [tensor, v] : file.tensors) {
+      INFO(tensor);
+      const view& w = second.tensors.at(tensor);
+      CHECK(std::equal(v.size, v.size + 4, w.size));
+      CHECK(floats_of(v) == floats_of(w));
+    }
   }
-  CHECK(written >= 12);
-  // llama.cpp computes no window for these, so a file would mean another model there.
-  for (const char* name : {"mistral", "phi3"}) {
-    const temp_folder folder;
-    const std::string from = folder.path / name, to = folder.path / "model.gguf";
-    make_folder(from, name, 96, true);
-    const auto model = io::open_model(from);
-    REQUIRE_MESSAGE(model, model.message());
-    const std::string said = io::save_gguf(to, model->weights, from).message();
-    CHECK(said.find("which llama.cpp computes for Gemma 2 and 3 alone") != std::string::npos);
-    CHECK(folder.files() == 1);
-  }
-  // Files of models with experts are read, and written from files only.
-  for (const char* name : {"mixtral", "qwen2_moe", "qwen3_moe", "gpt_oss"}) {
-    const temp_folder folder;
-    const std::string from = golden + "/experts/models/" + name + "/base", to = folder.path / "model.gguf";
-    const auto model = io::open_model(from);
-    REQUIRE_MESSAGE(model, model.message());
-    CHECK(std::string(io::save_gguf(to, model->weights, from).message()) ==
-          from + ": a model of the type '" + name +
-              "' is not written as a GGUF file; convert the folder with llama.cpp's convert_hf_to_gguf.py");
-    CHECK(folder.files() == 0);
-  }
+}
+
+TEST_CASE("gguf writer: windows of some layers are a list, and what files cannot say is refused") {
+  const temp_folder folder;
+  const std::string from = folder.path / "from", to = folder.path / "model.gguf";
+  make_folder(from, "models/smollm3");
+  const auto model = io::open_model(from);
+  REQUIRE_MESSAGE(model, model.message());
+  const status saved = io::save_gguf(to, model->weights, from);
+  REQUIRE_MESSAGE(saved, std::string(saved.message()));
+  const io::gguf file = mapped(to);
+  const io::gguf_value* const pattern = file.find_value("smollm3.attention.sliding_window_pattern");
+  REQUIRE(pattern != nullptr);
+  CHECK(pattern->word == std::string_view("\0\1\0\1", 4));
+  CHECK(file.find_value("smollm3.attention.sliding_window")->whole == 6);
+
+  const std::string without = folder.path / "without", other = folder.path / "other.gguf";
+  make_folder(without, "experts/models/qwen3_moe");
+  const auto read = io::read_file(without + "/config.json");
+  REQUIRE(read);
+  std::string config(io::as_chars(*read));
+  const std::string normalized = "\"norm_topk_prob\": true";
+  REQUIRE(config.find(normalized) != config.npos);
+  config.replace(config.find(normalized), normalized.size(), "\"norm_topk_prob\": false");
+  std::ofstream(without + "/config.json") << config;
+  const auto experts = io::open_model(without);
+  REQUIRE_MESSAGE(experts, experts.message());
+  const std::string said = io::save_gguf(other, experts->weights, without).message();
+  CHECK(said.find("norm_topk_prob of this model cannot be said in a GGUF file") != std::string::npos);
+  CHECK(!std::filesystem::exists(other));
+
+  // 9 elements of a head have frequencies, and ggml rotates whole pairs.
+  const std::string phi3 = folder.path / "phi3";
+  make_folder(phi3, "models/phi3", true);
+  const auto rotated = io::open_model(phi3);
+  REQUIRE_MESSAGE(rotated, rotated.message());
+  CHECK(
+      std::string(io::save_gguf(other, rotated->weights, phi3).message()).find("the rotary positions of this model") !=
+      std::string::npos);
+
+  const std::string opt = folder.path / "opt";
+  make_folder(opt, "models/opt");
+  const auto learned = io::open_model(opt);
+  REQUIRE_MESSAGE(learned, learned.message());
+  CHECK(std::string(io::save_gguf(other, learned->weights, opt).message()) ==
+        opt +
+            ": a model of the type 'opt' is not written as a GGUF file; convert the folder with llama.cpp's "
+            "convert_hf_to_gguf.py");
 }
 
 TEST_CASE("gguf writer: a tokenizer of a folder encodes as it did, or is refused") {
@@ -287,7 +360,7 @@ TEST_CASE("gguf writer: a tokenizer of a folder encodes as it did, or is refused
     const temp_folder folder;
     const std::string from = golden + "/tokenizers/" + name, to = folder.path / "tokenizer.gguf";
     io::gguf_writer writer;
-    std::vector<float> divisors;
+    io::gguf_rope_tensors divisors;
     const auto tokenizer = io::hf::read_tokenizer(from);
     REQUIRE_MESSAGE(tokenizer, tokenizer.message());
     const auto plain = tokenizer->encode("a", false), whole = tokenizer->encode("a", true);
@@ -325,7 +398,7 @@ TEST_CASE("gguf writer: a merged model computes what the adapted one does") {
   const auto merged = model->merged_weights(model->active(), merged_format::f32);
   REQUIRE_MESSAGE(merged, merged.message());
   const status saved = io::save_gguf(to, *merged, from, io::find_gguf_matrix_type("f32"));
-  REQUIRE_MESSAGE(saved, saved.message());
+  REQUIRE_MESSAGE(saved, std::string(saved.message()));
   auto read = io::load_model<engine>(to);
   REQUIRE_MESSAGE(read, read.message());
   const std::vector<std::int64_t> ids{3, 9, 1, 40};

@@ -2,6 +2,8 @@
 #include <doctest/doctest.h>
 #include <graft/io/gguf/tokenizer.h>
 
+#include <sstream>
+
 #include "../support.h"
 
 using namespace graft;
@@ -66,7 +68,25 @@ TEST_CASE("gguf tokenizer: byte-level BPE, split as its name says") {
   const auto llama3 = byte_level("llama-bpe").tokenizer();
   REQUIRE(llama3);
   CHECK(*llama3->encode("ab a11") == ids{7, 2, 6, 4});
-  for (const char* pre : {"gpt-2", "qwen2", "gpt-4o", "tekken", "deepseek-v3"}) CHECK(byte_level(pre).tokenizer());
+  // Digits stay together, are single, or are in groups of three.
+  const ids together{2, 4, 4}, single{2, 3, 3, 3, 3}, in_threes{2, 4, 3, 3};
+  for (const auto& [names, expected] :
+       {std::pair{"gpt-2 exaone4 deepseek-llm bloom poro-chat", together},
+        {"smollm minerva-7b qwen2 qwen35 kormo tekken youtu deepseek-coder viking bailingmoe seed-coder laguna",
+         single},
+        {"llama-bpe falcon3 glm4 gpt-4o minimax-m2 deepseek-v3 hunyuan-dense falcon jais-2 minicpm5 default",
+         in_threes}}) {
+    std::istringstream all(names);
+    for (std::string pre; all >> pre;) {
+      CAPTURE(pre);
+      const auto t = byte_level(pre).tokenizer();
+      REQUIRE_MESSAGE(t, t.message());
+      CHECK(*t->encode("ab1111", false) == expected);
+    }
+  }
+  file_of_facts unnamed = byte_level("default");
+  unnamed.facts.replace(unnamed.facts.find("ggml.pre"), 8, "ggml.any");
+  CHECK(*unnamed.tokenizer()->encode("ab1111", false) == in_threes);
   CHECK(contains(byte_level("mystery").tokenizer().message(),
                  "'tokenizer.ggml.pre' is 'mystery', which is not supported"));
 }

@@ -28,10 +28,11 @@ inline void refuse_unknown_gguf_keys(gguf_metadata& f, std::span<const std::stri
       "block_count", "embedding_length", "feed_forward_length", "context_length", "vocab_size", "attention.head_count",
       "attention.head_count_kv", "attention.key_length", "attention.value_length", "attention.scale",
       "attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon", "attention.sliding_window",
-      "attention.causal", "rope.freq_base", "rope.dimension_count", "rope.scale_linear", "rope.scaling.type",
-      "rope.scaling.factor", "rope.scaling.original_context_length", "rope.scaling.finetuned",
-      "rope.scaling.attn_factor", "rope.scaling.yarn_ext_factor", "rope.scaling.yarn_attn_factor",
-      "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow", "rope.scaling.yarn_log_multiplier",
+      "attention.sliding_window_pattern", "attention.causal", "rope.freq_base", "rope.dimension_count",
+      "rope.scale_linear", "rope.scaling.type", "rope.scaling.factor", "rope.scaling.original_context_length",
+      "rope.scaling.finetuned", "rope.scaling.attn_factor", "rope.scaling.yarn_ext_factor",
+      "rope.scaling.yarn_attn_factor", "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow",
+      "rope.scaling.yarn_log_multiplier",
       // These keys do not change what is computed, or are read by the families with experts:
       "expert_count", "expert_used_count", "pooling_type", "tensor_data_layout"};
   const std::string prefix = f.family + ".";
@@ -115,6 +116,25 @@ inline void read_gguf_heads(gguf_metadata& f, model_config& c) {
   f.real("attention.scale", c.attention_scale);
   f.must_be("attention.causal", 1, "tokens attend to those before them only");
 }
+// The pattern is the period of layers without a window, or a list that says of each layer whether it has one.
+inline void read_gguf_windows(gguf_metadata& f, model_config& c, const gguf_family& family) {
+  int window = family.usual_window, period = family.window_period;
+  f.integer("attention.sliding_window", window, false, 0);
+  if (f.problem) return;
+  const auto layers = static_cast<std::size_t>(c.layers);
+  c.window.assign(layers, window);
+  const gguf_value* const pattern = f.find("attention.sliding_window_pattern");
+  if (pattern != nullptr && pattern->what == gguf_value::kind::list) {
+    if (pattern->element != 7 || pattern->whole != c.layers)
+      return f.reject_key("attention.sliding_window_pattern", "no list of ", c.layers, " flags, one for each layer");
+    for (std::size_t l = 0; l < layers; ++l)
+      if (pattern->word[l] == 0) c.window[l] = 0;
+    return;
+  }
+  f.integer("attention.sliding_window_pattern", period, false);
+  if (f.problem || period == 0) return;
+  for (int l = period - 1; l < c.layers; l += period) c.window[static_cast<std::size_t>(l)] = 0;
+}
 inline void read_gguf_tokens(gguf_metadata& f, special_tokens& t) {
   t = {f.token("bos_token_id"), f.token("padding_token_id"), {}};
   // llama.cpp ends generation at each of them: end of sequence, of turn and of message.
@@ -136,16 +156,16 @@ inline result<const gguf_family*> gguf_family_of(const gguf& from) {
     return count != nullptr && count->whole > 0;
   };
   for (const gguf_family& f : gguf_families) {
-    const bool needs_experts = f.has_experts && f.family != &families::mixtral;  // which shares a name with Llama
+    const bool needs_experts = f.has_experts && !f.shares_name;
     if (architecture != nullptr && architecture->word == f.name &&
         (needs_experts || f.has_experts == has_experts(f.name)))
       return &f;
-    if (f.family == &families::mixtral) continue;
+    if (f.shares_name) continue;
     known << (known.empty() ? "" : &f == &std::end(gguf_families)[-1] ? " or " : ", ") << f.name;
   }
   if (architecture != nullptr && has_experts(std::string(architecture->word).c_str()))
     return fail_in(from.file, "'general.architecture' is ", in_quotes(architecture->word),
-                   " with experts; of models with experts llama (Mixtral), qwen2moe and qwen3moe are read");
+                   " with experts; of models with experts llama (Mixtral), qwen2moe, qwen3moe and gpt-oss are read");
   return fail_in(from.file, "'general.architecture' is ",
                  architecture == nullptr ? text("missing") : in_quotes(architecture->word), ", expected ", known);
 }
@@ -174,10 +194,8 @@ GRAFT_LIBRARY result<model_config> config_of(const gguf& from) {
   if (!f.problem) detail::read_gguf_heads(f, c);
   if (!f.problem && c.family->has_rope) detail::read_gguf_rope(f, c, family.may_rotate_partly);
   detail::read_gguf_tokens(f, c.tokens);
-  int window = 0;
-  f.integer("attention.sliding_window", window, false, 0);
+  if (!f.problem) detail::read_gguf_windows(f, c, family);
   if (f.problem) return *f.problem;
-  c.window.assign(static_cast<std::size_t>(c.layers), window);
   if (family.read != nullptr) family.read(f, c);
   if (f.problem) return *f.problem;
   c.attention_bias = family.has_qkv_bias || from.tensors.contains("blk.0.attn_q.bias");
@@ -186,7 +204,8 @@ GRAFT_LIBRARY result<model_config> config_of(const gguf& from) {
   c.tied = !from.tensors.contains("output.weight");
   c.embedding_width = c.hidden_size;
   // Converters store all projections [out, in], as they lie where they are quantized.
-  if (c.family->stores_in_out) c.quantized = quantized_weights{dtype::ggml, {}, quantized_storage::gguf};
+  if (c.family->stores_in_out || c.family->experts_in_out)
+    c.quantized = quantized_weights{dtype::ggml, {}, quantized_storage::gguf};
   return c;
 }
 

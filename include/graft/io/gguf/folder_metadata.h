@@ -7,14 +7,17 @@
 #include <graft/io/gguf/writer.h>
 #include <graft/model/model_config.h>
 
+#include <map>
 #include <string>
 #include <vector>
 
 namespace graft::io {
 
-// Puts everything but general.file_type. `rope_divisors` becomes the tensor rope_freqs.weight, where it is not empty.
+// What divides the frequencies of RoPE, as the tensors that GGUF files have, by name.
+using gguf_rope_tensors = std::map<std::string, std::vector<float>>;
+// Puts everything but general.file_type.
 GRAFT_LIBRARY status put_folder_metadata(gguf_writer& to, const std::string& folder, const model_config& c,
-                                         std::vector<float>& rope_divisors);
+                                         gguf_rope_tensors& divisors);
 // Fails where a file that was written means another model or other tokens than the folder.
 GRAFT_LIBRARY status check_against_folder(const std::string& file, const std::string& folder, const model_config& c);
 
@@ -30,44 +33,37 @@ GRAFT_LIBRARY status check_against_folder(const std::string& file, const std::st
 #include <cmath>
 #include <filesystem>
 #include <limits>
-#include <map>
 
 namespace graft::io {
 
 namespace detail {
-
-// Mistral is a llama in GGUF files.
-inline const gguf_family* gguf_family_for(const model_config& c) {
-  return gguf_family_of(c.family == &families::mistral ? families::llama : *c.family);
-}
 
 // The sliding window of the layers that have one; 0 where there is none, or it is as long as the longest sequence.
 inline int widest_window(const model_config& c) {
   const int widest = c.window.empty() ? 0 : *std::max_element(c.window.begin(), c.window.end());
   return widest < c.positions ? widest : 0;
 }
-inline status put_gguf_rope(gguf_writer& to, const std::string& prefix, const model_config& c,
-                            std::vector<float>& divisors) {
+inline void put_gguf_rope(const gguf_keys_writer& keys, const model_config& c, gguf_rope_tensors& divisors) {
   const rope_settings& r = c.rope;
-  const auto real = [&](const char* key, double v) { to.put(prefix + key, static_cast<float>(v)); };
+  const auto real = [&](const char* key, double v) { keys.real(key, v); };
+  const auto word = [&](const char* key, const char* v) { keys.to.put(keys.prefix + key, v); };
   real("rope.freq_base", r.theta);
-  to.put(prefix + "rope.dimension_count", static_cast<std::uint32_t>(rotary_dim(c)));
+  keys.whole("rope.dimension_count", rotary_dim(c));
   switch (r.kind) {
     case rope_kind::plain: break;
-    case rope_kind::linear:
-      to.put(prefix + "rope.scaling.type", "linear"), real("rope.scaling.factor", r.factor);
-      break;
+    case rope_kind::linear: word("rope.scaling.type", "linear"), real("rope.scaling.factor", r.factor); break;
     case rope_kind::llama3: {
       rope_settings plain;
       plain.theta = r.theta;
       const std::vector<float> from = make_rope_frequencies(plain, rope_dim(c), c.positions).frequencies,
                                scaled = make_rope_frequencies(r, rope_dim(c), c.positions).frequencies;
-      for (std::size_t i = 0; i < from.size(); ++i) divisors.push_back(from[i] / scaled[i]);
+      std::vector<float>& quotients = divisors["rope_freqs.weight"];
+      for (std::size_t i = 0; i < from.size(); ++i) quotients.push_back(from[i] / scaled[i]);
       break;
     }
     case rope_kind::yarn: {
-      to.put(prefix + "rope.scaling.type", "yarn"), real("rope.scaling.factor", r.factor);
-      to.put(prefix + "rope.scaling.original_context_length", static_cast<std::uint32_t>(r.original_positions));
+      word("rope.scaling.type", "yarn"), real("rope.scaling.factor", r.factor);
+      keys.whole("rope.scaling.original_context_length", static_cast<int>(r.original_positions));
       real("rope.scaling.yarn_beta_fast", r.beta_fast), real("rope.scaling.yarn_beta_slow", r.beta_slow);
       rope_settings usual = r;  // llama.cpp multiplies with the factor of these
       usual.attention_factor.reset(), usual.mscale = usual.mscale_all = 0;
@@ -75,35 +71,32 @@ inline status put_gguf_rope(gguf_writer& to, const std::string& prefix, const mo
         real("rope.scaling.attn_factor", factor);
       break;
     }
-    case rope_kind::longrope:
-      return fail(
-          "the positions are scaled by longrope, which is not written; convert the folder with llama.cpp's "
-          "convert_hf_to_gguf.py");
+    case rope_kind::longrope:  // the family has the keys
+      divisors["rope_factors_short.weight"] = r.divisors, divisors["rope_factors_long.weight"] = r.long_divisors;
+      break;
   }
-  return ok;
 }
-inline status put_gguf_sizes(gguf_writer& to, const gguf_family& family, const model_config& c,
-                             std::vector<float>& divisors) {
-  const std::string prefix = std::string(family.name) + ".";
-  const auto whole = [&](const char* key, int v) { to.put(prefix + key, static_cast<std::uint32_t>(v)); };
-  const auto real = [&](const char* key, double v) { to.put(prefix + key, static_cast<float>(v)); };
+inline void put_gguf_windows(const gguf_keys_writer& to, const gguf_family& family, const model_config& c) {
+  const int window = widest_window(c);
+  if (window == 0) return;
+  to.whole("attention.sliding_window", window);
+  std::vector<bool> has_window;
+  for (const int w : c.window) has_window.push_back(w != 0);
+  if (family.window_period == 0 && std::find(has_window.begin(), has_window.end(), false) != has_window.end())
+    to.to.put(to.prefix + "attention.sliding_window_pattern", has_window);
+}
+inline void put_gguf_sizes(gguf_writer& file, const gguf_family& family, const model_config& c,
+                           gguf_rope_tensors& divisors) {
+  const gguf_keys_writer to{file, std::string(family.name) + "."};
+  const auto whole = [&](const char* key, int v) { to.whole(key, v); };
   whole("block_count", c.layers), whole("context_length", c.positions), whole("embedding_length", c.hidden_size);
   whole("feed_forward_length", c.intermediate_size), whole("vocab_size", c.vocabulary);
   whole("attention.head_count", c.heads), whole("attention.head_count_kv", c.kv_heads);
   whole("attention.key_length", c.head_dim), whole("attention.value_length", c.head_dim);
-  real("attention.layer_norm_rms_epsilon", c.norm_eps);
-  const int window = widest_window(c);
-  if (window > 0 && c.family != &families::gemma2 && c.family != &families::gemma3)
-    return fail("tokens attend to the last ", window, " only, which llama.cpp computes for Gemma 2 and 3 alone; use ",
-                "transformers, or convert the folder with llama.cpp's convert_hf_to_gguf.py");
-  if (window > 0) whole("attention.sliding_window", window);
-  if (c.attention_soft_cap > 0) real("attn_logit_softcapping", c.attention_soft_cap);
-  if (c.logit_soft_cap > 0) real("final_logit_softcapping", c.logit_soft_cap);
-  if (c.family == &families::granite) {
-    real("attention.scale", c.attention_scale), real("logit_scale", c.logits_scaling);
-    real("embedding_scale", c.embedding_multiplier), real("residual_scale", c.residual_multiplier);
-  }
-  return put_gguf_rope(to, prefix, c, divisors);
+  to.real(family.has_layer_norms ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon", c.norm_eps);
+  put_gguf_windows(to, family, c);
+  if (family.write != nullptr) family.write(to, c);
+  if (c.family->has_rope) put_gguf_rope(to, c, divisors);
 }
 
 // Writes tokenizer.json as tokenizer.ggml.*; the first thing that has no key there is kept.
@@ -364,7 +357,7 @@ inline const char* first_difference(const model_config& a, const model_config& b
   };
   const auto rotates_alike = [&](const rope_settings& x, const rope_settings& y) {
     const rope_frequencies fx = make_rope_frequencies(x, rope_dim(a), a.positions),
-                           fy = make_rope_frequencies(y, rope_dim(a), a.positions);
+                           fy = make_rope_frequencies(y, rope_dim(b), a.positions);
     bool same = near(static_cast<double>(fx.factor), static_cast<double>(fy.factor)) &&
                 fx.frequencies.size() == fy.frequencies.size();
     for (std::size_t i = 0; same && i < fx.frequencies.size(); ++i)
@@ -377,6 +370,13 @@ inline const char* first_difference(const model_config& a, const model_config& b
   if (windows(a) != windows(b)) return "sliding_window";
   if (has_rope(a) != has_rope(b)) return "no_rope_layers";
   if (a.tied != b.tied) return "tie_word_embeddings";
+  const auto has_experts_in_all = [](const model_config& c) {
+    return c.sparse.empty() || std::find(c.sparse.begin(), c.sparse.end(), false) == c.sparse.end();
+  };
+  if (has_experts_in_all(a) != has_experts_in_all(b)) return "which layers have experts";
+  if (a.experts > 0 && a.router_over_chosen != b.router_over_chosen) return "norm_topk_prob";
+  if (a.swiglu_alpha != b.swiglu_alpha || a.swiglu_limit != b.swiglu_limit) return "the limits of SwiGLU";
+  if (a.attention_scaled_by_layer != b.attention_scaled_by_layer) return "scale_attn_by_inverse_layer_idx";
   if (a.attention_bias != b.attention_bias || a.output_bias != b.output_bias || a.mlp_bias != b.mlp_bias)
     return "the biases";
   if (!near(a.attention_soft_cap, b.attention_soft_cap) || !near(a.logit_soft_cap, b.logit_soft_cap))
@@ -393,16 +393,16 @@ inline const char* first_difference(const model_config& a, const model_config& b
 }  // namespace detail
 
 GRAFT_LIBRARY status put_folder_metadata(gguf_writer& to, const std::string& folder, const model_config& c,
-                                         std::vector<float>& rope_divisors) {
-  const detail::gguf_family* const family = detail::gguf_family_for(c);
-  if (family == nullptr || c.family->stores_in_out || c.experts > 0)
+                                         gguf_rope_tensors& divisors) {
+  const detail::gguf_family* const family = detail::gguf_family_of(*c.family);
+  if (family == nullptr)
     return fail_in(folder, "a model of the type ", in_quotes(c.family->name),
                    " is not written as a GGUF file; convert the folder with llama.cpp's convert_hf_to_gguf.py");
   to.put("general.architecture", family->name), to.put("general.type", "model");
   std::error_code failed;
   const std::filesystem::path whole = std::filesystem::weakly_canonical(folder, failed);
   to.put("general.name", failed ? std::string_view(folder) : std::string_view(whole.filename().string()));
-  if (status s = detail::put_gguf_sizes(to, *family, c, rope_divisors); !s) return fail_in(folder, s.message());
+  detail::put_gguf_sizes(to, *family, c, divisors);
   const std::string file = folder + "/tokenizer.json";
   const result<json> top = read_json(file);
   if (!top) return top.failure();

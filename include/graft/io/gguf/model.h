@@ -57,22 +57,25 @@ inline owned_bytes less_one(const view& v) {
   }
   return make_owned_bytes(std::move(to));
 }
-// One matrix of every expert after another: of each expert the rows of `gates`, then those of `ups`.
+// One matrix (or bias) of every expert after another: of each expert the rows of `gates`, then those of `ups`, or in
+// turns.
 inline result<view> stack_gates_and_ups(const std::string& file, const std::string& module, const view& gates,
-                                        const view& ups, std::vector<owned_bytes>& copies) {
-  const bool fits = gates.rank == 3 && ups.rank == 3 && gates.type == ups.type && gates.quant == ups.quant &&
-                    std::equal(gates.size, gates.size + 3, ups.size);
+                                        const view& ups, bool alternate, std::vector<owned_bytes>& copies) {
+  const bool fits = gates.rank >= 2 && gates.rank <= 3 && ups.rank == gates.rank && gates.type == ups.type &&
+                    gates.quant == ups.quant && std::equal(gates.size, gates.size + 3, ups.size);
   if (!fits)
     return fail_in(file, "the gates and the ups of ", in_quotes(module),
                    " are not tensors of three axes with the same type and sizes, expected [experts, rows, columns]; "
                    "quantize both to one type");
-  const auto bytes = static_cast<std::size_t>(
-      (gates.quant != nullptr ? quantized_bytes(gates) : gates.count() * bits_of(gates.type) / 8) / gates.size[0]);
+  const auto chunks = static_cast<std::size_t>(gates.size[0] * (alternate ? gates.size[1] : 1));
+  const auto bytes = static_cast<std::size_t>(gates.quant != nullptr ? quantized_bytes(gates)
+                                                                     : gates.count() * bits_of(gates.type) / 8) /
+                     chunks;
   std::vector<std::byte> to;
-  to.reserve(2 * bytes * static_cast<std::size_t>(gates.size[0]));
-  for (std::size_t e = 0; e < static_cast<std::size_t>(gates.size[0]); ++e)
+  to.reserve(2 * bytes * chunks);
+  for (std::size_t k = 0; k < chunks; ++k)
     for (const view* part : {&gates, &ups}) {
-      const auto* const from = static_cast<const std::byte*>(part->data) + e * bytes;
+      const auto* const from = static_cast<const std::byte*>(part->data) + k * bytes;
       to.insert(to.end(), from, from + bytes);
     }
   copies.push_back(make_owned_bytes(std::move(to)));
@@ -80,27 +83,31 @@ inline result<view> stack_gates_and_ups(const std::string& file, const std::stri
   both.data = copies.back().all.data(), both.size[1] *= 2;
   return both;
 }
-// Models have the weights of experts as parameters, gates and ups in one.
-inline status join_experts(const std::string& file, model_weights& w, std::vector<owned_bytes>& copies) {
-  constexpr std::string_view gate = ".experts.gate_proj.weight", up = ".experts.up_proj.weight",
-                             down = ".experts.down_proj.weight";
+// Models have the weights of experts as parameters, gates and ups in one, and so their biases.
+inline status join_experts(const std::string& file, bool alternate, model_weights& w,
+                           std::vector<owned_bytes>& copies) {
   std::vector<std::string> names;
   for (const auto& [name, v] : w.tensors) names.push_back(name);
-  for (const std::string& name : names) {
-    const auto module = [&](std::string_view end) { return name.substr(0, name.size() - end.size()) + ".experts"; };
-    if (name.ends_with(down)) {
-      w.tensors[module(down) + ".down_proj"] = w.tensors.at(name);
-      w.tensors.erase(name);
-    } else if (name.ends_with(gate)) {
-      const auto ups = w.tensors.find(module(gate) + ".up_proj.weight");
-      if (ups == w.tensors.end()) return fail_in(file, in_quotes(module(gate)), " has gates and no ups");
-      const result<view> both = stack_gates_and_ups(file, module(gate), w.tensors.at(name), ups->second, copies);
-      if (!both) return both.failure();
-      w.tensors[module(gate) + ".gate_up_proj"] = *both;
-      w.tensors.erase(ups), w.tensors.erase(name);
-    } else if (name.ends_with(up) && !w.tensors.contains(module(up) + ".gate_up_proj") &&
-               !w.tensors.contains(module(up) + ".gate_proj.weight")) {
-      return fail_in(file, in_quotes(module(up)), " has ups and no gates");
+  for (const auto& [kind, ending] : {std::pair<std::string, const char*>{".weight", ""}, {".bias", "_bias"}}) {
+    const std::string gate = ".experts.gate_proj" + kind, up = ".experts.up_proj" + kind,
+                      down = ".experts.down_proj" + kind;
+    for (const std::string& name : names) {
+      const auto module = [&](const std::string& end) { return name.substr(0, name.size() - end.size()) + ".experts"; };
+      if (name.ends_with(down)) {
+        w.tensors[module(down) + ".down_proj" + ending] = w.tensors.at(name);
+        w.tensors.erase(name);
+      } else if (name.ends_with(gate)) {
+        const auto ups = w.tensors.find(module(gate) + ".up_proj" + kind);
+        if (ups == w.tensors.end()) return fail_in(file, in_quotes(module(gate)), " has gates and no ups");
+        const result<view> both =
+            stack_gates_and_ups(file, module(gate), w.tensors.at(name), ups->second, alternate, copies);
+        if (!both) return both.failure();
+        w.tensors[module(gate) + ".gate_up_proj" + ending] = *both;
+        w.tensors.erase(ups), w.tensors.erase(name);
+      } else if (name.ends_with(up) && !w.tensors.contains(module(up) + ".gate_up_proj" + ending) &&
+                 !w.tensors.contains(module(up) + ".gate_proj" + kind)) {
+        return fail_in(file, in_quotes(module(up)), " has ups and no gates");
+      }
     }
   }
   return ok;
@@ -121,8 +128,10 @@ GRAFT_LIBRARY result<model_weights> weights_of(gguf from, const model_config& c)
     // The configuration has the divisors of RoPE's frequencies.
     const bool is_longrope = c.rope.kind == rope_kind::longrope && name.starts_with("rope_factors_");
     if (name == "rope_freqs.weight" || is_longrope) continue;
-    const std::string to = detail::name_in_folder(*family, name);
+    std::string to = detail::name_in_folder(*family, name);
     if (to.empty()) return fail_in(in.file, "tensor ", in_quotes(name), " is not part of a ", c.family->name, " model");
+    if (constexpr std::string_view kind = ".weight"; family->has_sinks && to.ends_with(".self_attn.sinks.weight"))
+      to.resize(to.size() - kind.size());
     view v = stored;
     const bool query = to.find("self_attn.q_proj.") != to.npos, key = to.find("self_attn.k_proj.") != to.npos;
     if (family->interleaves_heads && (query || key)) {
@@ -144,7 +153,8 @@ GRAFT_LIBRARY result<model_weights> weights_of(gguf from, const model_config& c)
     out.tensors[to] = v;
   }
   if (family->has_experts)
-    if (status s = detail::join_experts(in.file, out, shared_files->copies); !s) return s.failure();
+    if (status s = detail::join_experts(in.file, family->experts_alternate, out, shared_files->copies); !s)
+      return s.failure();
   out.owner = std::move(shared_files);
   return out;
 }

@@ -64,40 +64,94 @@ struct named_view {
   std::string name;
   view v;
 };
-// A tensor of the model as the tensors that files of a family with experts have: gates and ups apart, in `copies`.
-inline std::vector<named_view> apart(const gguf_family& family, const std::string& name, const view& v,
-                                     std::vector<owned_bytes>& copies) {
-  constexpr std::string_view both = "gate_up_proj";
+inline std::size_t stored_bytes(const view& v) {
+  return static_cast<std::size_t>(v.quant != nullptr ? quantized_bytes(v) : v.count() * bits_of(v.type) / 8);
+}
+// A copy whose matrices are stored [out, in] of those that the model stores [in, out].
+inline view transposed_copy(const view& v, std::vector<owned_bytes>& copies) {
+  const std::size_t each = static_cast<std::size_t>(bits_of(v.type)) / 8;
+  const long long stacked = v.rank == 3 ? v.size[0] : 1, rows = v.size[v.rank - 2], cols = v.size[v.rank - 1];
+  std::vector<std::byte> to(stored_bytes(v));
+  const auto* const from = static_cast<const std::byte*>(v.data);
+  for (long long e = 0; e < stacked; ++e)
+    for (long long r = 0; r < rows; ++r)
+      for (long long c = 0; c < cols; ++c)
+        std::copy_n(
+            from + static_cast<std::size_t>((e * rows + r) * cols + c) * each, each,
+            to.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>((e * cols + c) * rows + r) * each));
+  copies.push_back(make_owned_bytes(std::move(to)));
+  view t = v;
+  t.data = copies.back().all.data(), t.size[v.rank - 2] = cols, t.size[v.rank - 1] = rows;
+  return t;
+}
+// MXFP4 of folders, whose codes and scales are apart and whose bytes hold neighbors, as ggml's blocks.
+inline view mxfp4_blocks(const view& v, std::vector<owned_bytes>& copies) {
+  using of_ggml = quant_formats::mxfp4_block_format;
+  const auto blocks = static_cast<std::size_t>(v.count() / 32);
+  const auto* codes = static_cast<const unsigned char*>(v.data);
+  const auto* const scales = static_cast<const unsigned char*>(v.quant->scales);
+  std::vector<std::byte> to;
+  to.reserve(17 * blocks);
+  const auto code = [&](std::size_t i) { return codes[i / 2] >> (4 * (i % 2)) & 15; };
+  for (std::size_t k = 0; k < blocks; ++k, codes += 16) {
+    to.push_back(static_cast<std::byte>(scales[k]));
+    for (std::size_t i = 0; i < 16; ++i) to.push_back(static_cast<std::byte>(code(i) | code(i + 16) << 4));
+  }
+  copies.push_back(make_owned_bytes(std::move(to)));
+  view t = v;
+  t.data = copies.back().all.data(), t.type = dtype::ggml, t.quant = &ggml_quant_state<of_ggml>();
+  return t;
+}
+// The gates or the ups of experts, of a matrix or bias that holds both of every expert.
+inline view half_of_experts(const view& v, bool ups, bool alternate, std::vector<owned_bytes>& copies) {
+  const auto chunks = static_cast<std::size_t>(v.size[0] * (alternate ? v.size[1] : 2)),
+             bytes = stored_bytes(v) / chunks;
+  std::vector<std::byte> to;
+  to.reserve(bytes * chunks / 2);
+  for (std::size_t k = ups ? 1 : 0; k < chunks; k += 2) {
+    const auto* const from = static_cast<const std::byte*>(v.data) + k * bytes;
+    to.insert(to.end(), from, from + bytes);
+  }
+  copies.push_back(make_owned_bytes(std::move(to)));
+  view half = v;
+  half.data = copies.back().all.data(), half.size[1] /= 2;
+  return half;
+}
+// A tensor of the model as the tensors that GGUF files have: matrices [out, in], gates and ups of experts apart.
+inline std::vector<named_view> apart(const gguf_family& family, const model_config& c, const std::string& name,
+                                     const view& stored, std::vector<owned_bytes>& copies) {
+  view v = stored;
+  const bool in_out = v.quant == nullptr && ((v.rank == 2 && stored_in_out(c) && is_in_layers(c, name)) ||
+                                             (v.rank == 3 && experts_in_out(c)));
+  if (in_out) v = transposed_copy(v, copies);
+  if (v.quant != nullptr && v.quant->format == quant_formats::mxfp4_format::format()) v = mxfp4_blocks(v, copies);
+  if (family.has_sinks && name.ends_with(".self_attn.sinks")) return {{name + ".weight", v}};
   if (!family.has_experts) return {{name, v}};
   if (name.ends_with("mlp.shared_expert_gate.weight") && v.rank == 2 && v.size[0] == 1) {
-    view row = v;
-    row.rank = 1, row.size[0] = v.size[1], row.size[1] = 1;
-    return {{name, row}};
+    v.rank = 1, v.size[0] = v.size[1], v.size[1] = 1;
+    return {{name, v}};
   }
-  if (v.rank != 3) return {{name, v}};
-  if (!name.ends_with(both)) return {{name + ".weight", v}};
-  const long long bytes = (v.quant != nullptr ? quantized_bytes(v) : v.count() * bits_of(v.type) / 8) / (2 * v.size[0]);
+  const bool is_bias = name.ends_with("_proj_bias");
+  if (v.rank != 3 && !is_bias) return {{name, v}};
+  constexpr std::string_view bias = "_bias", both = "gate_up_proj";
+  const std::string module = is_bias ? name.substr(0, name.size() - bias.size()) : name;
+  const char* const kind = is_bias ? ".bias" : ".weight";
+  if (!module.ends_with(both)) return {{module + kind, v}};
+  const std::string path = module.substr(0, module.size() - both.size());
   std::vector<named_view> parts;
-  for (const char* part : {"gate_proj.weight", "up_proj.weight"}) {
-    std::vector<std::byte> to;
-    for (long long e = 0; e < v.size[0]; ++e) {
-      const auto* const from = static_cast<const std::byte*>(v.data) + (2 * e + (part[0] == 'u' ? 1 : 0)) * bytes;
-      to.insert(to.end(), from, from + bytes);
-    }
-    copies.push_back(make_owned_bytes(std::move(to)));
-    view half = v;
-    half.data = copies.back().all.data(), half.size[1] /= 2;
-    parts.push_back({name.substr(0, name.size() - both.size()) + part, half});
-  }
+  for (const bool ups : {false, true})
+    parts.push_back(
+        {path + (ups ? "up_proj" : "gate_proj") + kind, half_of_experts(v, ups, family.experts_alternate, copies)});
   return parts;
 }
 // All tensors in the order of the file that the model was loaded from; new ones come last, by name. What is not written
 // as the model has it is in `copies`.
-inline result<std::vector<gguf_tensor>> gguf_tensors(const model_weights& weights, const gguf* from,
-                                                     const gguf_family& family, std::vector<owned_bytes>& copies) {
+inline result<std::vector<gguf_tensor>> gguf_tensors(const model_weights& weights, const model_config& c,
+                                                     const gguf* from, const gguf_family& family,
+                                                     std::vector<owned_bytes>& copies) {
   std::vector<gguf_tensor> all;
   for (const auto& [whole, tensor] : weights.tensors)
-    for (const auto& [name, v] : apart(family, whole, tensor, copies)) {
+    for (const auto& [name, v] : apart(family, c, whole, tensor, copies)) {
       const std::string to = name_in_gguf(family, name);
       if (to.empty()) return fail("tensor ", in_quotes(name), " has no name in GGUF files of ", family.name, " models");
       const view* const stored =
@@ -105,8 +159,9 @@ inline result<std::vector<gguf_tensor>> gguf_tensors(const model_weights& weight
       all.push_back({to, name, v, stored != nullptr ? stored->data : nullptr});
     }
   if (from != nullptr)
-    if (const auto divisors = from->tensors.find("rope_freqs.weight"); divisors != from->tensors.end())
-      all.push_back({divisors->first, divisors->first, divisors->second, divisors->second.data});
+    for (const char* name : {"rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"})
+      if (const auto divisors = from->tensors.find(name); divisors != from->tensors.end())
+        all.push_back({divisors->first, divisors->first, divisors->second, divisors->second.data});
   std::sort(all.begin(), all.end(), [](const gguf_tensor& a, const gguf_tensor& b) {
     if ((a.position == nullptr) != (b.position == nullptr)) return b.position == nullptr;
     return a.position == b.position ? a.name < b.name : std::less<>()(a.position, b.position);
@@ -129,11 +184,7 @@ struct gguf_copies {
 };
 inline status add_gguf_tensors(gguf_writer& to, std::vector<gguf_tensor>& tensors, const model_config& c,
                                const gguf_family& family, const gguf_matrix_type* as, bool tied, gguf_copies& copies) {
-  // llama.cpp tells its type 70B from 65B and others by the layers.
-  const gguf_model_facts facts{
-      tied, c.layers,
-      c.layers == 80 && (c.family == &families::qwen2 || (family.family == &families::llama && c.heads != c.kv_heads)),
-      c.experts};
+  const gguf_model_facts facts{tied, c.layers, family.is_70b != nullptr && family.is_70b(c), c.experts};
   const gguf_matrix_type& plain = *find_gguf_matrix_type("f32");
   for (gguf_tensor& t : tensors) {
     const gguf_matrix_type* type = as != nullptr ? gguf_type_for(*as, t.name, t.v, facts) : nullptr;
@@ -159,7 +210,7 @@ inline status save_gguf_like(const std::string& file, const model_weights& weigh
   if (!config) return config.failure();
   const gguf_family& family = *gguf_family_of(*config->family);
   gguf_copies copies;
-  result<std::vector<gguf_tensor>> tensors = gguf_tensors(weights, &*read, family, copies.all);
+  result<std::vector<gguf_tensor>> tensors = gguf_tensors(weights, *config, &*read, family, copies.all);
   if (!tensors) return fail_in(file, tensors.message());
   gguf_writer to;
   for (const auto& [key, value] : read->metadata)
@@ -186,17 +237,16 @@ inline status save_gguf_of_folder(const std::string& file, const model_weights& 
   const result<model_config> config = hf::read_config(folder);
   if (!config) return config.failure();
   gguf_writer to;
-  std::vector<float> rope_divisors;
-  if (status s = put_folder_metadata(to, folder, *config, rope_divisors); !s) return s;
+  gguf_rope_tensors divisors;
+  if (status s = put_folder_metadata(to, folder, *config, divisors); !s) return s;
   to.put("general.file_type", as != nullptr ? as->file_type : file_type_of(weights));
   if (as != nullptr && as->quant != nullptr) to.put("general.quantization_version", std::uint32_t{2});
-  const gguf_family& family = *gguf_family_for(*config);
+  const gguf_family& family = *gguf_family_of(*config->family);
   gguf_copies copies;
-  result<std::vector<gguf_tensor>> tensors = gguf_tensors(weights, nullptr, family, copies.all);
+  result<std::vector<gguf_tensor>> tensors = gguf_tensors(weights, *config, nullptr, family, copies.all);
   if (!tensors) return fail_in(file, tensors.message());
-  if (!rope_divisors.empty())
-    tensors->push_back({"rope_freqs.weight", "rope_freqs.weight",
-                        view_of(rope_divisors.data(), static_cast<long long>(rope_divisors.size()))});
+  for (const auto& [name, values] : divisors)
+    tensors->push_back({name, name, view_of(values.data(), static_cast<long long>(values.size()))});
   if (config->tied) std::erase_if(*tensors, [](const gguf_tensor& t) { return t.name == "output.weight"; });
   if (status s = add_gguf_tensors(to, *tensors, *config, family, as, config->tied, copies); !s)
     return fail_in(file, s.message());

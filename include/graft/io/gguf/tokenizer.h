@@ -22,10 +22,11 @@ namespace graft::io {
 namespace detail {
 
 // How a name of tokenizer.ggml.pre splits text: steps, one after the other. '#' stands for splitting into single
-// digits, '$' for the regular expression of GPT-2; all others are regular expressions whose matches are isolated.
+// digits, '$' for the regular expression of GPT-2; all others are regular expressions whose matches are isolated. Where
+// llama.cpp approximates the expression of a tokenizer.json, it is that of the tokenizer.json.
 struct gguf_split {
   const char* names;  // each followed by a space
-  const char* steps[4];
+  const char* steps[6];
   bool whole_words_first = false, adds_bos = false;
 };
 inline constexpr const char* llama3_regex =
@@ -43,17 +44,66 @@ inline constexpr const char* tekken_regex =
 inline constexpr const char* deepseek_v3_regex =
     R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|)"
     R"(\s*[\r\n]+|\s+(?!\S)|\s+)";
+inline constexpr const char* deepseek_letters_regex =
+    R"(\s?[)"
+    "A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-"
+    "ὅὈ"
+    "-Ὅὐ-ὗὙὛὝὟ-ώᾀ-ᾴᾶ-ᾼιῂ-ῄῆ-ῌῐ-ΐῖ-Ίῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤΩℨK-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-"
+    "ꝯꝱ"
+    "-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃"
+    R"(]+)";
+inline constexpr const char* kana_and_han_regex =
+    "[\xE4\xB8\x80-\xE9\xBE\xA5\xE3\x81\x80-\xE3\x82\x9F\xE3\x82\xA0-\xE3\x83\xBF]+";
+inline constexpr const char* han_and_hangul_regex = "[一-龥ࠀ-一가-퟿]+";
+inline constexpr const char* bloom_regex = R"( ?[^(\s|.,!?…。，、।۔،)]+)";
+inline constexpr const char* jais2_regex =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|)"
+    R"(\s{512}(?!\S)|\s{256}(?!\S)|\s{128}(?!\S)|\s{64}(?!\S)|\s{32}(?!\S)|\s{16}(?!\S)|\s{8}(?!\S)|)"
+    R"(\s{4}(?!\S)|\s{1,2}(?!\S)|\s{1})";
+inline constexpr const char* qwen35_regex =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|)"
+    R"(\s*[\r\n]+|\s+(?!\S)|\s+)";
+inline constexpr const char* youtu_regex =
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
+    R"(\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+inline constexpr const char* bailingmoe_regex =
+    R"('(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+)";
+inline constexpr const char* seed_coder_regex =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|)"
+    R"(\s+(?!\S)|\s+)";
+inline constexpr const char* minicpm5_regex =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}+| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|)"
+    R"(\s+(?!\S)|\s+)";
 inline constexpr gguf_split gguf_splits[] = {
-    {"gpt-2 phi-2 olmo jais mpt jina-es jina-de gigachat ", {"$"}},
-    {"llama3 llama-v3 llama-bpe ", {llama3_regex}, true, true},
-    {"dbrx smaug-bpe ", {llama3_regex}},
-    {"qwen2 stablelm2 hunyuan deepseek-r1-qwen megrez ", {qwen2_regex}},
-    {"smollm starcoder refact command-r codeshell ", {"#", "$"}},
-    {"gpt-4o llama4 ", {gpt4o_regex}},
+    {"gpt-2 phi-2 olmo jais mpt jina-es jina-de jina-v2-es jina-v2-de gigachat a.x-4.0 mellum exaone4 trillion "
+     "granite-docling ",
+     {"$"}},
+    {"llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano ", {llama3_regex}, true, true},
+    {"dbrx smaug-bpe glm4 chatglm-bpe ", {llama3_regex}},
+    {"qwen2 stablelm2 hunyuan deepseek-r1-qwen megrez kormo f2llmv2 grok-2 solar-open ", {qwen2_regex}},
+    {"qwen35 ", {qwen35_regex}},
+    {"smollm starcoder refact command-r codeshell exaone minerva-7b mellum2 ", {"#", "$"}},
+    {"gpt-4o llama4 kanana2 talkie minimax-m2 ", {gpt4o_regex}},
     {"tekken ", {tekken_regex}, true, true},
-    {"deepseek-v3 ",
-     {R"(\p{N}{1,3})", "[\xE4\xB8\x80-\xE9\xBE\xA5\xE3\x81\x80-\xE3\x82\x9F\xE3\x82\xA0-\xE3\x83\xBF]+",
-      deepseek_v3_regex}},
+    {"deepseek-v3 hunyuan-dense joyai-llm ", {R"(\p{N}{1,3})", kana_and_han_regex, deepseek_v3_regex}},
+    {"deepseek-llm ",
+     {"[\r\n]", deepseek_letters_regex, R"(\s?[!-/:-~！-／：-～‘-‟　-。]+)", R"(\s+$)", han_and_hangul_regex,
+      R"(\p{N}+)"}},
+    {"deepseek-coder ", {"[\r\n]", R"(\s?\p{L}+)", R"(\s?\p{P}+)", han_and_hangul_regex, "#"}},
+    {"falcon ", {R"([\p{P}\$\+<=>\^~\|`]+)", "$", "[0-9][0-9][0-9]"}},
+    {"bloom poro-chat gpt3-finnish ", {bloom_regex}},
+    {"viking ", {bloom_regex, "#"}},
+    {"jais-2 ", {jais2_regex}},
+    {"youtu ",
+     {"[가-힣ㄱ-ㆎ]+|[！…“”‘’—：；，、-〿︰-﹏]+|[ㄅ-ㄯ]+|[一-龥぀-ゟ゠-ヿ]+",
+      youtu_regex},
+     true},
+    {"bailingmoe bailingmoe2 llada-moe ", {bailingmoe_regex}},
+    {"seed-coder ", {seed_coder_regex}},
+    {"minicpm5 ", {R"(\p{N}{1,3})", minicpm5_regex}, true},
+    {"laguna ", {R"([^\n]+|[\n]+)", qwen2_regex}},
+    {"default ", {R"([\p{P}\$\+<=>\^~\|]+)", "$", R"(\p{N}+)", "[0-9][0-9][0-9]"}},
 };
 
 // Reads tokenizer.ggml.*; the first mistake is kept.
@@ -160,25 +210,24 @@ struct gguf_tokenizer_reader {
       if (!pre.empty() &&
           std::string(" ").append(s.names).find(std::string(" ").append(pre) + ' ') != std::string::npos)
         split = &s;
-    // Files of before April 2024 do not name their kind; llama.cpp splits them by three expressions of its own.
+    // Files of before April 2024 do not name their kind, which is "default".
     if (split == nullptr)
-      return reject(
-                 "'tokenizer.ggml.pre' is ", in_quotes(pre), ", which is not supported, expected gpt-2, llama-bpe, ",
-                 "qwen2, smollm, gpt-4o, tekken, deepseek-v3 or another name of the same patterns; convert the model "
-                 "again, or use its tokenizer.json"),
+      return reject("'tokenizer.ggml.pre' is ", in_quotes(pre), ", which is not supported, expected gpt-2, llama-bpe, ",
+                    "qwen2, smollm, gpt-4o, tekken, deepseek-v3 or another name of these and similar patterns; use the "
+                    "model's tokenizer.json"),
              false;
     model.ignores_merges = split->whole_words_first;
     bool mapped = false;
-    for (const char* step : split->steps) {
-      if (step == nullptr) break;
-      const std::string_view s = step;
+    const auto last = std::find(std::begin(split->steps), std::end(split->steps), nullptr) - 1;
+    for (const char* const* step = split->steps; step <= last; ++step) {
+      const std::string_view s = *step;
       if (s == "#") {
         hf::pretokenizer_step digits;
         digits.characters = hf::code_table(hf::unicode::category("N") | hf::code_set::of(hf::later_numbers));
         out.pretokenizer.push_back(std::move(digits));
       } else {
-        mapped = s == "$";
-        split_by(mapped ? std::string_view(hf::byte_level_regex) : s, mapped);
+        mapped = s == "$" && step == last;
+        split_by(s == "$" ? std::string_view(hf::byte_level_regex) : s, mapped);
       }
     }
     if (!mapped) {

@@ -33,6 +33,10 @@ class gguf_writer {
     begin_list(key, 5, numbers.size());
     for (const std::int32_t v : numbers) append(metadata_, v);
   }
+  void put(std::string_view key, const std::vector<bool>& flags) {
+    begin_list(key, 7, flags.size());
+    for (const bool v : flags) metadata_ += v ? '\1' : '\0';
+  }
   // Repeats a value that was read from a file.
   void put(std::string_view key, const gguf_value& read) { begin(key, read.type), metadata_ += read.stored; }
 
