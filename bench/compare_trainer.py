@@ -31,7 +31,16 @@ methods = {
 def opened(path):
     folder, name = (path.parent, {"gguf_file": path.name}) if path.suffix == ".gguf" else (path, {})
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **name)
-    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **name), tokenizer
+    read = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **name)
+    if not name:
+        return read, tokenizer
+    # transformers marks a model from a GGUF file as quantized although its weights are floats, and would not train it.
+    config = read.config
+    if hasattr(config, "quantization_config"):
+        del config.quantization_config
+    plain = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    plain.load_state_dict(read.state_dict())
+    return plain, tokenizer
 
 
 def examples(tokenizer):

@@ -373,7 +373,7 @@ def test_fused_optimizers(calls):
 def with_dropout(name, rate=0.3, **kw):
     """A model on PEFT's forward and on graft's, whose adapters drop inputs in training."""
     config = copy.deepcopy(configs[name])
-    setattr(config, "vera_dropout" if name == "vera" else "lora_dropout", rate)
+    setattr(config, f"{name}_dropout" if name in ("vera", "randlora") else "lora_dropout", rate)
     model = peft.get_peft_model(Net(), config, **kw)
     with torch.no_grad():
         for p in model.parameters():
@@ -397,7 +397,7 @@ def equal_steps(models, x, dy, bound=1e-5):
 
 
 @pytest.mark.parametrize("name", ["lora", "rslora", "lora_bias", "lora_trained_bias", "lora_pattern", "dora", "adalora",
-                                  "vera"])
+                                  "vera", "randlora"])
 def test_dropout_in_training_draws_the_numbers_of_peft(name, calls):
     models = with_dropout(name)
     inputs, dy = torch.randn(3, 5, 16), torch.randn(3, 5, 16)
