@@ -158,3 +158,15 @@ def test_text_with_a_tokenizer(tmp_path):
     by = {"max_new_tokens": 4, "sample": False, "eos_tokens": []}
     assert model.generate("graft", **by) == model.tokenizer.decode(model.generate(ids, **by)[len(ids):])
     assert model.generate(["graft", "a"], **by)[0] == model.generate("graft", **by)
+
+
+def test_the_extension_depends_on_no_version_of_torch():
+    import shutil
+    import subprocess
+
+    if shutil.which("nm") is None:
+        pytest.skip("nm is not installed")
+    symbols = subprocess.run(["nm", "-D", "--undefined-only", "--demangle", graft_torch._stored_model._model.__file__],
+                             capture_output=True, text=True, check=True).stdout.split("\n")
+    names = [line.split()[-1] for line in symbols if line.strip()]
+    assert not [n for n in names if n.startswith(("c10::", "at::", "torch::"))]
