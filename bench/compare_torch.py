@@ -180,7 +180,8 @@ def versions():
 def write(said, results):
     if said.json:
         with open(said.json, "w") as file:
-            json.dump({**versions(), "command": " ".join(["bench/compare_torch.py", *sys.argv[1:]]), **results}, file, indent=1)
+            command = " ".join(["bench/compare_torch.py", *sys.argv[1:]])
+            json.dump({**versions(), "command": command, **results}, file, indent=1)
 
 
 def on_cuda(said):

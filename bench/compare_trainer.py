@@ -48,7 +48,8 @@ def opened(path):
 def examples(tokenizer, length):
     lines = (root / "examples" / "grafting.jsonl").read_text().splitlines()
     texts = [tokenizer.apply_chat_template(json.loads(line)["messages"], tokenize=False) for line in lines]
-    return [{"input_ids": ids, "labels": ids} for ids in (tokenizer(t)["input_ids"][:length] for t in texts)]
+    all_ids = [tokenizer(text)["input_ids"][:length] for text in texts]
+    return [{"input_ids": ids, "labels": ids} for ids in all_ids]
 
 
 def curve(said, base, tokenizer, accelerated):
@@ -63,8 +64,9 @@ def curve(said, base, tokenizer, accelerated):
         tokenizer.pad_token = tokenizer.eos_token
     with tempfile.TemporaryDirectory() as folder:
         arguments = transformers.TrainingArguments(
-            output_dir=folder, max_steps=said.steps, per_device_train_batch_size=said.batch, learning_rate=5e-4, logging_steps=1,
-            report_to=[], save_strategy="no", seed=1, use_cpu=said.cpu, disable_tqdm=True, dataloader_pin_memory=False)
+            output_dir=folder, max_steps=said.steps, per_device_train_batch_size=said.batch, learning_rate=5e-4,
+            logging_steps=1, report_to=[], save_strategy="no", seed=1, use_cpu=said.cpu, disable_tqdm=True,
+            dataloader_pin_memory=False)
         trainer = transformers.Trainer(
             model=model, args=arguments, train_dataset=examples(tokenizer, said.length),
             data_collator=transformers.DataCollatorForSeq2Seq(tokenizer, label_pad_token_id=-100))

@@ -249,9 +249,8 @@ template <class Engine> class bound_layer {
     return ok;
   }
   static status not_in_a_capture() {
-    return fail(
-        "this call is captured in a graph, and memory has to be allocated for it: call the layer once before "
-        "the capture with as many rows, and with gradients if the captured call has some");
+    return fail("this call is captured in a graph, and memory has to be allocated for it: call the layer once before "
+                "the capture with as many rows, and with gradients if the captured call has some");
   }
   static bool same_tensor(const view& a, const view& b) {
     if (a.data != b.data || a.type != b.type || a.rank != b.rank) return false;

@@ -39,8 +39,8 @@ result<std::shared_ptr<const layer_spec>> layer_spec_of(const std::string& text)
 
 // Describes a layer of PEFT to the caller, who then finds its tensors: the formula that the configuration selects, its
 // numbers, and the name, role and layout of every tensor, as JSON. `tensors` is a JSON object of the layer's tensors
-// and their shapes, because some methods choose their formula by them. `kind` is "linear" or "embedding"; an embedding has
-// `out` rows of `in` numbers.
+// and their shapes, because some methods choose their formula by them. `kind` is "linear" or "embedding"; an embedding
+// has `out` rows of `in` numbers.
 result<std::string> describe_layer(const std::string& config, const std::string& kind, const std::string& module,
                                    long long out, long long in, bool bias, const std::string& tensors);
 

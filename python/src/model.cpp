@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The extension graft_torch._model: stored_model (model.h) and the tokenizer for Python, by nanobind. Logits become
-// tensors of PyTorch by DLPack, which share the memory that the engine wrote. Long calls release the interpreter's lock.
+// tensors of PyTorch by DLPack, which share the memory that the engine wrote. Long calls release Python's lock.
 #include "model.h"
 
 #include <graft/io/load_model.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A stored model with its adapters as graft_torch.Model sees it: one interface for all engines, without a type of Python.
-// Logits are computed into memory that the returned value owns, so that a torch tensor may share it.
+// A stored model with its adapters as graft_torch.Model sees it: one interface for all engines, without a type of
+// Python. Logits are computed into memory that the returned value owns, so that a torch tensor may share it.
 #pragma once
 #include <graft/core/dtype.h>
 #include <graft/model/generation_settings.h>
