@@ -95,6 +95,31 @@ def gpu_peft():
     fig.savefig(out / "gpu_peft.svg", metadata={"Date": None})
 
 
+def gpu_torch():
+    rows = json.loads((root / "results" / "gpu-torch.json").read_text())["microseconds_per_layer"]
+    fig, axes = plt.subplots(1, 2, figsize=(10, 3.4))
+    labels = {"peft": ("PEFT", "#999999"), "compile": ("PEFT under torch.compile", "#c4820e"),
+              "graft": ("PEFT after graft_torch.accelerate", "#3b7ea1")}
+    for axis, key, title in ((axes[0], "forward_graph", "forward in a CUDA graph"), (axes[1], "step", "eager forward and backward")):
+        of = sorted((r for r in rows), key=lambda r: (r["method"] != "lora", r["tokens"]))
+        for i, (who, (label, color)) in enumerate(labels.items()):
+            values = [r[key][who] / r[key]["base"] for r in of]
+            axis.bar([x + 0.27 * (i - 1) for x in range(len(of))], values, width=0.25, color=color, label=label)
+            for x, v in enumerate(values):
+                if v > 6:
+                    axis.text(x + 0.27 * (i - 1), 6.05, f"{v:.0f}", ha="center", fontsize=8)
+        axis.set_xticks(range(len(of)), [f"{r['tokens']}" for r in of])
+        axis.set_xlabel("tokens: LoRA of rank 16, then DoRA of rank 16")
+        axis.set_title(title)
+        axis.axhline(1, color="black", linewidth=1)
+        axis.set_ylim(0, 6.4)  # longer bars have their number
+    axes[0].set_ylabel("time / layer without an adapter")
+    axes[0].legend(frameon=False, loc="upper left", fontsize=9)
+    fig.suptitle("One 4096 x 4096 layer of PyTorch, bf16, H200 (less is better)")
+    fig.tight_layout()
+    fig.savefig(out / "gpu_torch.svg", metadata={"Date": None})
+
+
 def gpu_roofline():
     fig, axis = plt.subplots(figsize=(7, 4.2))
     intensity = [0.5 * 1.3 ** i for i in range(40)]
@@ -178,5 +203,6 @@ def gpu_quantized():
 
 if __name__ == "__main__":
     out.mkdir(exist_ok=True)
-    for draw in (cpu_peft, compile_time, gpu_tokens, gpu_peft, gpu_roofline, gpu_backward, gpu_decode, gpu_quantized):
+    for draw in (cpu_peft, compile_time, gpu_tokens, gpu_peft, gpu_roofline, gpu_backward, gpu_decode, gpu_quantized,
+                 gpu_torch):
         draw()

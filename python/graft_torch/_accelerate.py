@@ -17,6 +17,7 @@ from . import _peft
 from ._operators import adapted_linear, ops
 
 _numbers = itertools.count(1)
+_INDICES = (torch.int64, torch.int32)
 
 
 class _State:
@@ -85,11 +86,11 @@ class _State:
         for config, adapter in zip(plan.configs, adapters):
             if self.configs.get(adapter) is not config:
                 return False
-        if plan.memory != _peft.memory_of(layer):
-            return False
         if isinstance(plan, _Refusal):
-            return True
-        return plan.scalings == _peft.scalings_of(layer, adapters) and plan.inside.is_current()
+            return plan.memory == _peft.memory_of(layer)
+        # Where the modules are the same, so is the base layer, which spares a search for it.
+        return (plan.inside.is_current() and plan.scalings == _peft.scalings_of(layer, adapters) and
+                plan.memory == _peft.memory_of_base(plan.base))
 
 
 class _Refusal:
@@ -100,8 +101,6 @@ class _Refusal:
 
 
 def _versions(tensors):
-    if torch.compiler.is_compiling():
-        return []
     try:
         return [t._version for t in tensors]
     except RuntimeError:  # tensors of inference mode count no versions
@@ -116,6 +115,12 @@ def _refusal_of_call(layer, plan, x):
         return plan.training
     if layer.training and plan.eval_only:
         return "the method samples in training"
+    if plan.quantized:
+        if x.device != plan.memory[0]:
+            return f"x is on {x.device} and the weight is on {plan.memory[0]}"
+        if not x.dtype.is_floating_point:
+            return f"x is {x.dtype}"
+        return "a module inside the layer has hooks" if plan.inside.has_hooks() else None
     weight, bias = plan.base_tensors()
     if weight.requires_grad:
         return "the base weight is trained too"
@@ -123,9 +128,12 @@ def _refusal_of_call(layer, plan, x):
         return "the bias of the base layer is trained too"
     if x.device != weight.device:
         return f"x is on {x.device} and the weight is on {weight.device}"
-    if not x.dtype.is_floating_point:
+    if plan.is_table:
+        if x.dtype not in _INDICES:
+            return f"x is {x.dtype}"
+    elif not x.dtype.is_floating_point:
         return f"x is {x.dtype}"
-    if torch.is_autocast_enabled(x.device.type):
+    elif torch.is_autocast_enabled(x.device.type):
         dtype = torch.get_autocast_dtype(x.device.type)
         if x.is_cuda and weight.dtype != dtype:
             return f"autocast computes in {dtype} and the weight is {weight.dtype}"
@@ -152,12 +160,17 @@ def _keep_with_peft(state, why):
 
 def _rows(x, tensors, text, number):
     """graft::adapted_linear on the rows of x, whatever its number of dimensions."""
+    compiles = torch.compiler.is_compiling()
+    versions = [] if compiles else _versions(tensors)
+    if x.dtype in _INDICES:
+        y = adapted_linear(x.reshape(-1).long(), tensors, text, number, versions, compiles)
+        return y.reshape(*x.shape, y.shape[-1])
     device = x.device.type
     if torch.is_autocast_enabled(device):
         x = x.to(torch.get_autocast_dtype(device))
     if x.dim() == 2:
-        return adapted_linear(x, tensors, text, number, _versions(tensors))
-    y = adapted_linear(x.reshape(-1, x.shape[-1]), tensors, text, number, _versions(tensors))
+        return adapted_linear(x, tensors, text, number, versions, compiles)
+    y = adapted_linear(x.reshape(-1, x.shape[-1]), tensors, text, number, versions, compiles)
     return y.reshape(*x.shape[:-1], y.shape[-1])
 
 
@@ -187,7 +200,9 @@ def _whole_with_dropout(layer, plan, x, number):
 
 def _mixed_batch(layer, state, x, names):
     """A batch whose first axis has an adapter per entry (PEFT's adapter_names); None: PEFT's forward takes it."""
-    if not torch.is_tensor(x) or x.device.type not in ("cpu", "cuda") or not x.dtype.is_floating_point or layer.training:
+    if not torch.is_tensor(x) or x.device.type not in ("cpu", "cuda") or layer.training:
+        return None
+    if not x.dtype.is_floating_point and x.dtype not in _INDICES:
         return None
     branches = {}
     for name in dict.fromkeys(names):
@@ -225,7 +240,7 @@ def forward(self, x, *args, **kwargs):
     plan = state.plan(self, tuple(self.active_adapters))
     why = _refusal_of_call(self, plan, x)
     branches = ()
-    if why is None and self.training and plan.training is _peft.Dropout.BRANCHES:
+    if why is None and (self.training or plan.quantized) and plan.training is _peft.Dropout.BRANCHES:
         branches = [state.branch(self, a) for a in self.active_adapters]
         why = next(filter(None, map(_refusal_of_branch, branches)), None)
     if why is not None:
@@ -297,8 +312,14 @@ def report(model):
         if isinstance(plan, _Refusal):
             lines[path] = f"PEFT: {plan.why}"
             continue
-        methods = ", ".join(_peft.methods_of(plan))
+        methods = ", ".join(plan.methods)
         limits = []
+        if plan.quantized:
+            refused = [b.why for b in state.branches.values() if isinstance(b, _Refusal)]
+            if refused:
+                lines[path] = f"PEFT: {refused[0]}"
+                continue
+            limits.append("beside the base layer, which is that of bitsandbytes")
         if isinstance(plan.training, str):
             limits.append(f"PEFT in training: {plan.training}")
         if plan.eval_only:

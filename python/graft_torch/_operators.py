@@ -28,21 +28,45 @@ def _branch(layer):
     return sizes and (sizes["out"], sizes["in"])
 
 
+@functools.lru_cache(maxsize=None)
+def _is_table(layer):
+    """Whether x are indices of the rows of a table."""
+    return json.loads(layer).get("kind") == "embedding"
+
+
+@functools.lru_cache(maxsize=None)
+def _no_gradient(layer):
+    """The elements of tensors to which PEFT gives no gradient: (tensor, axis, index)."""
+    return tuple(map(tuple, json.loads(layer).get("no_gradient", ())))
+
+
+def _leave_out(layer, wanted, grads):
+    """Sets the gradients of _no_gradient() to 0."""
+    for tensor, axis, index in _no_gradient(layer):
+        if tensor in wanted:
+            grads[wanted.index(tensor)].select(axis, index).zero_()
+
+
 def _saved_dtype(x, tensors):
     if x.device.type == "cuda":
-        return x.dtype
+        return x.dtype if x.is_floating_point() else tensors[0].dtype
     wide = x.dtype == torch.float64 or tensors[0].dtype == torch.float64
     return torch.float64 if wide else torch.float32
 
 
 @torch.library.register_fake("graft::adapted_linear")
 def _(x, tensors, layer, number, versions, save):
-    torch._check(x.dim() == 2, lambda: f"x has {x.dim()} dimensions, expected [tokens, in]")
-    out, features = _branch(layer) or tensors[0].shape
-    torch._check(x.shape[1] == features, lambda: f"x has shape {list(x.shape)}, expected [tokens, {features}]")
-    y = x.new_empty((x.shape[0], out))
+    if _is_table(layer):
+        torch._check(x.dim() == 1, lambda: f"x has {x.dim()} dimensions, expected indices of the shape [tokens]")
+        out = _branch(layer)[0] if _branch(layer) else tensors[0].shape[1]
+        y = tensors[0].new_empty((x.shape[0], out))
+    else:
+        torch._check(x.dim() == 2, lambda: f"x has {x.dim()} dimensions, expected [tokens, in]")
+        out, features = _branch(layer) or tensors[0].shape
+        torch._check(x.shape[1] == features, lambda: f"x has shape {list(x.shape)}, expected [tokens, {features}]")
+        y = x.new_empty((x.shape[0], out))
     saved = (x.shape[0], _saved_width(layer)) if save else (0, 0)
-    return y, x.new_empty(saved, dtype=_saved_dtype(x, tensors))
+    return y, y.new_empty(saved, dtype=_saved_dtype(x, tensors))
 
 
 @torch.library.register_fake("graft::adapted_linear_backward")
@@ -74,6 +98,7 @@ def _backward(ctx, dy, _):
                                         ctx.wanted)
     grads = list(grads)
     dx = grads.pop(0) if ctx.needs_dx else None
+    _leave_out(ctx.layer, ctx.wanted, grads)
     for k, g in zip(ctx.wanted, grads):
         tensor_grads[k] = g
     return dx, tensor_grads, None, None, version_grads, None
@@ -111,15 +136,17 @@ class _AdaptedLinear(torch.autograd.Function):
         x, saved, *tensors = ctx.saved_tensors
         wanted = [k for k, n in enumerate(needs) if n]
         with torch._C._AutoDispatchBelowAutograd():
-            grads = iter(_run_backward(dy, x, tensors, saved, ctx.layer, ctx.number, ctx.versions, needs_dx, wanted))
-        dx = next(grads) if needs_dx else None
+            grads = _run_backward(dy, x, tensors, saved, ctx.layer, ctx.number, ctx.versions, needs_dx, wanted)
+        dx, grads = (grads[0], grads[1:]) if needs_dx else (None, grads)
+        _leave_out(ctx.layer, wanted, grads)
+        grads = iter(grads)
         return (dx, None, None, None, *(next(grads) if n else None for n in needs))
 
 
-def adapted_linear(x, tensors, layer, number, versions):
+def adapted_linear(x, tensors, layer, number, versions, compiles):
     """y of an adapted layer for rows of x, with its gradients where they are asked for."""
-    needs_grad = torch.is_grad_enabled() and (x.requires_grad or any(t.requires_grad for t in tensors))
-    if torch.compiler.is_compiling():
+    needs_grad = torch.is_grad_enabled() and (x.requires_grad or any([t.requires_grad for t in tensors]))
+    if compiles:
         return ops.adapted_linear(x, tensors, layer, number, versions, needs_grad)[0]
     if needs_grad:
         return _AdaptedLinear.apply(x, layer, number, versions, *tensors)

@@ -5,6 +5,7 @@ The library reads the adapter's configuration, as it reads adapter_config.json, 
 numbers, and the names of its tensors. Here each name becomes a reference to a tensor of the PyTorch module.
 """
 
+import collections
 import enum
 import json
 
@@ -29,7 +30,13 @@ _ADDITIVE = {"LORA", "LOHA", "LOKR", "VERA", "ADALORA"}
 # Additive methods that PEFT computes as a branch beside the base layer, with dropout on the branch's input: the
 # attribute with the dropout modules, and the one with the parameters whose type PEFT converts that input to.
 _BRANCHES = {"LORA": ("lora_dropout", "lora_A"), "ADALORA": ("lora_dropout", "lora_A"),
-             "VERA": ("vera_dropout", "vera_lambda_d")}
+             "VERA": ("vera_dropout", "vera_lambda_d"), "RANDLORA": ("randlora_dropout", "randlora_lambda")}
+
+# PEFT's module for a formula that is DoRA on this kind of layer; other variants of LoRA are no formula of the library.
+_VARIANTS = {"linear": "DoraLinearVariant", "embedding": "DoraEmbeddingVariant"}
+
+# The layers of bitsandbytes, whose weight only bitsandbytes reads.
+_QUANTIZED = {"Linear4bit", "LinearNF4", "LinearFP4", "Linear8bitLt"}
 
 
 def _plain(value):
@@ -224,8 +231,18 @@ def _group_entries(layer, adapter):
     return _pairs(torch.cat(rows), torch.cat(columns))
 
 
+def _selected_rows(layer, adapter, rows):
+    """The matrix of trainable tokens whose column k has its one in the row of token k."""
+    tokens = layer.token_indices[adapter]
+    selected = torch.zeros(rows, len(tokens), dtype=layer.get_base_layer().weight.dtype)
+    selected[torch.tensor(tokens), torch.arange(len(tokens))] = 1
+    return selected
+
+
 def _derived(layer, adapter, leaf, out, features):
     """A frozen tensor that PEFT's module holds in another form than the formula reads; None: in the same form."""
+    if leaf == "selected":
+        return _selected_rows(layer, adapter, out)
     if leaf in ("unilora_indices_A", "unilora_indices_B"):
         at = getattr(layer, leaf)[adapter]
         return _pairs(at, torch.zeros_like(at))
@@ -324,7 +341,10 @@ class Inside:
 
     def is_current(self):
         """False after a module was replaced or removed."""
-        return all([parent.get(name) is module for parent, name, module in self.places])
+        for parent, name, module in self.places:
+            if parent.get(name) is not module:
+                return False
+        return True
 
     def has_hooks(self):
         return any(self.hooks)
@@ -341,7 +361,7 @@ class Branch:
     """What one adapter adds to its base layer, on an input of its own."""
 
     __slots__ = ("text", "refs", "adapter", "config", "scalings", "inside", "number", "memory", "_dropout", "_parameters",
-                 "__weakref__")
+                 "base", "__weakref__")  # without a dropout: x are indices of rows, which PEFT passes on as they are
 
     @property
     def configs(self):
@@ -352,6 +372,8 @@ class Branch:
 
     def input(self, layer, x):
         """x as PEFT passes it to the adapter: in the type of its parameters, and with dropout in training."""
+        if self._dropout is None:
+            return x
         of_type = getattr(layer, self._parameters)[self.adapter]
         x = layer._cast_input_dtype(x, of_type.dtype if isinstance(of_type, torch.Tensor) else of_type.weight.dtype)
         return getattr(layer, self._dropout)[self.adapter](x)
@@ -360,13 +382,14 @@ class Branch:
 class Plan:
     """The formula of a layer with certain adapters, and the references to its tensors.
 
-    Where `training` is set, PEFT drops a part of what the adapters read in training: Dropout.BRANCHES is what
-    branches_of() describes, Dropout.WHOLE is the difference of the layer with and without the adapter on the dropped
-    input, and a text says why PEFT's forward stays.
+    Where `training` is set, PEFT drops a part of what the adapters read in training: Dropout.BRANCHES is the base layer
+    and what branch_of() describes, Dropout.WHOLE is the difference of the layer with and without the adapter on the
+    dropped input, and a text says why PEFT's forward stays. Where the base layer is `quantized`, another library reads its
+    weight, and the layer is the base layer and the branches in evaluation too.
     """
 
-    __slots__ = ("text", "refs", "has_bias", "trains_bias", "transposed", "training", "configs", "scalings",
-                 "eval_only", "inside", "base", "memory")
+    __slots__ = ("text", "refs", "has_bias", "trains_bias", "transposed", "training", "configs", "scalings", "methods",
+                 "eval_only", "inside", "base", "memory", "is_table", "quantized")
 
     def base_tensors(self):
         """The weight and the bias of the base layer, as they lie there."""
@@ -381,21 +404,22 @@ class Plan:
         all_of_them = [weight.t() if self.transposed else weight]
         if self.has_bias:  # a trained bias is a parameter of the adapter, and listed again there
             all_of_them.append(bias.detach() if self.trains_bias else bias)
-        for ref in self.refs:
-            all_of_them.append(ref.tensor(layer))
-        return all_of_them
+        return all_of_them + [ref.tensor(layer) for ref in self.refs]
 
 
 def memory_of(layer):
     """Device and type of the base layer, which say which kernels there are for it."""
-    base = layer.get_base_layer()
+    return memory_of_base(layer.get_base_layer())
+
+
+def memory_of_base(base):
     weight = base._parameters.get("weight")
     if weight is None:  # parametrized
         weight = next(base.parameters(), None)
     return None if weight is None else (weight.device, weight.dtype)
 
 
-def _refuse_device(memory):
+def _refuse_device(memory, quantized):
     device, dtype = memory
     if device.type == "cpu":
         return
@@ -404,7 +428,7 @@ def _refuse_device(memory):
     if not has_cuda_kernels:
         raise Unsupported(f"the layer is on {device}, and this build of graft_torch has kernels for the CPU alone; "
                           "install it where nvcc and a torch with CUDA are")
-    if dtype not in (torch.float32, torch.bfloat16, torch.float16):
+    if not quantized and dtype not in (torch.float32, torch.bfloat16, torch.float16):
         raise Unsupported(f"the weight is {dtype}, and the kernels for CUDA compute in float32, bfloat16 and float16")
 
 
@@ -416,24 +440,52 @@ def _refuse_copies(refs, layer):
                               "every call would copy them")
 
 
+# A base layer: its kind, the rows and columns of its weight, whether that is stored transposed, and whether it is in a
+# format that only its own forward reads.
+Base = collections.namedtuple("Base", ["module", "kind", "rows", "columns", "transposed", "quantized"])
+
+
 def base_of(layer):
     """The base layer with its sizes, or why it cannot be taken."""
     base = layer.get_base_layer()
+    name = type(base).__name__
     if type(base) is torch.nn.Linear:
-        return base, base.out_features, base.in_features, False
-    if type(base).__name__ == "Conv1D" and getattr(layer, "fan_in_fan_out", False):
-        return base, base.weight.shape[1], base.weight.shape[0], True
-    raise Unsupported(f"the base layer is {type(base).__module__}.{type(base).__name__}, and graft_torch takes "
-                      "torch.nn.Linear" + (" and Conv1D" if type(base).__name__ == "Conv1D" else ""))
+        if _is_tokens(layer) and base.bias is not None:
+            raise Unsupported("PEFT leaves the bias of a layer with trainable tokens out")
+        return Base(base, "linear", base.out_features, base.in_features, False, False)
+    if name == "Conv1D" and getattr(layer, "fan_in_fan_out", False):
+        return Base(base, "linear", base.weight.shape[1], base.weight.shape[0], True, False)
+    if type(base) is torch.nn.Embedding:
+        for option in ("max_norm", "scale_grad_by_freq", "sparse"):
+            if getattr(base, option):
+                raise Unsupported(f"the embedding has {option}")
+        return Base(base, "embedding", base.num_embeddings, base.embedding_dim, False, False)
+    if type(base).__module__.startswith("bitsandbytes.") and name in _QUANTIZED:
+        return Base(base, "linear", base.out_features, base.in_features, False, True)
+    raise Unsupported(f"the base layer is {type(base).__module__}.{name}, and graft_torch takes torch.nn.Linear, "
+                      "torch.nn.Embedding and the linear layers of bitsandbytes" +
+                      (", and Conv1D with fan_in_fan_out" if name == "Conv1D" else ""))
+
+
+def _is_tokens(layer):
+    """Whether the layer is PEFT's of trainable tokens, which replaces rows of the weight for adapters of any method."""
+    return "trainable_tokens_delta" in layer.adapter_layer_names
 
 
 def scalings_of(layer, adapters):
     """The numbers that set_scale(), scale_layer() and their like change."""
-    scaling = getattr(layer, "scaling", None)
-    return tuple(scaling.get(a) for a in adapters) if isinstance(scaling, dict) else ()
+    scaling = layer.__dict__.get("scaling")
+    return tuple([scaling.get(a) for a in adapters]) if isinstance(scaling, dict) else ()
 
 
-def _describe(layer, adapter, config, module, out, features, has_bias):
+def _describe(layer, adapter, config, module, base, has_bias):
+    if _is_tokens(layer):
+        n = len(layer.token_indices[adapter])
+        shapes = {"selected": [base.rows, n], "trainable_tokens_original": [n, base.columns],
+                  "trainable_tokens_delta": [n, base.columns]}
+        leaves = [{"name": name, "role": "", "layout": "itself", "shape": shape} for name, shape in shapes.items()]
+        return {"method": "trainable_tokens", "trains_bias": False, "scalars": {}, "sizes": {"trained_tokens": n},
+                "leaves": leaves}
     shapes = {}
     for name, t in list(layer.named_parameters()) + list(layer.named_buffers()):
         if name.startswith("base_layer."):
@@ -443,7 +495,8 @@ def _describe(layer, adapter, config, module, out, features, has_bias):
             parts.remove(adapter)
             shapes[".".join(parts)] = list(t.shape)
     try:
-        described = ops.describe_layer(config_text(config, module), module, out, features, has_bias, json.dumps(shapes))
+        described = ops.describe_layer(config_text(config, module), base.kind, module, base.rows, base.columns, has_bias,
+                                       json.dumps(shapes))
     except RuntimeError as e:
         raise Unsupported(str(e).splitlines()[0]) from None
     return json.loads(described)
@@ -459,13 +512,28 @@ def _numbers(description, layer, adapter):
     return scalars
 
 
-def _refuse_variants(layer, adapter, config):
+def _without_gradient(base, layer, refs, first):
+    """The elements of tensors to which PEFT gives no gradient, as [tensor, axis, index]: those that only the padding
+    index of a table reads. `first` is the number of the first of these tensors in a call."""
+    padding = getattr(base.module, "padding_idx", None) if base.kind == "embedding" else None
+    if padding is None:
+        return []
+    places = []
+    for k, ref in enumerate(refs, first):
+        if ref.attribute == "lora_embedding_A":
+            places.append([k, 1, padding])
+        elif ref.attribute == "trainable_tokens_delta" and padding in layer.token_indices[ref.key]:
+            places.append([k, 0, layer.token_indices[ref.key].index(padding)])
+    return places
+
+
+def _refuse_variants(layer, adapter, config, kind):
     name = _type_name(config)
     if name == "OFT" and getattr(config, "coft", False):
         raise Unsupported("constrained OFT writes its parameters in every forward")
     if getattr(layer, "lora_variant", None):
         variant = layer.lora_variant.get(adapter)
-        if variant is not None and type(variant).__name__ != "DoraLinearVariant":
+        if variant is not None and type(variant).__name__ != _VARIANTS[kind]:
             raise Unsupported(f"LoRA's variant {type(variant).__name__} is no formula of the library")
     for name in ("input_fns", "output_fns"):
         if getattr(layer, name, None):
@@ -486,27 +554,30 @@ def branch_of(layer, adapter, configs, module):
     """Makes the branch of one adapter; None: the layer does not have it; raises Unsupported where it is no branch."""
     if not _has(layer, adapter):
         return None
-    _, out, features, _ = base_of(layer)
+    base = base_of(layer)
+    out, features = base.rows, base.columns
     branch = Branch()
-    branch.memory = memory_of(layer)
-    _refuse_device(branch.memory)
+    branch.base, branch.memory = base.module, memory_of(layer)
+    _refuse_device(branch.memory, base.quantized)
     branch.adapter, branch.config = adapter, configs.get(adapter)
     if branch.config is None:
         raise Unsupported(f"the model has no configuration of adapter '{adapter}'")
     kind = _type_name(branch.config)
-    if kind not in _BRANCHES or getattr(branch.config, "use_dora", False):
+    if kind not in _BRANCHES or getattr(branch.config, "use_dora", False) or _is_tokens(layer):
         raise Unsupported("what the adapter adds is no branch of its own input")
-    _refuse_variants(layer, adapter, branch.config)
-    branch._dropout, branch._parameters = _BRANCHES[kind]
+    _refuse_variants(layer, adapter, branch.config, base.kind)
+    branch._dropout, branch._parameters = _BRANCHES[kind] if base.kind == "linear" else (None, None)
     branch.scalings, branch.inside = scalings_of(layer, (adapter,)), Inside(layer)
-    d = _describe(layer, adapter, branch.config, module, out, features, False)
+    d = _describe(layer, adapter, branch.config, module, base, False)
     branch.refs = refs_of(d["leaves"], layer, adapter, out, features)
     for ref in branch.refs:
         ref.find_place(layer)
         ref.bring_to(branch.memory[0])
     if branch.memory[0].type == "cuda":
         _refuse_copies(branch.refs, layer)
-    text = {"bias": False, "branch": {"out": out, "in": features}, "adapters": [_adapter_text(d, layer, adapter)]}
+    sizes = {"out": out, "in": features} if base.kind == "linear" else {"out": features, "in": out}
+    text = {"kind": base.kind, "bias": False, "branch": sizes, "adapters": [_adapter_text(d, layer, adapter)],
+            "no_gradient": _without_gradient(base, layer, branch.refs, 0)}
     try:
         with torch.no_grad():
             branch.text = complete(text, branch.tensors(layer))
@@ -519,9 +590,9 @@ def _has_dropout(config):
     return any(isinstance(v, (int, float)) and v > 0 for k, v in vars(config).items() if "dropout" in k)
 
 
-def _training_of(adapters, configs):
-    """How the layer is computed in training; None: as in evaluation."""
-    if not any(_has_dropout(configs[a]) for a in adapters):
+def _training_of(adapters, configs, has_input):
+    """How the layer is computed in training; None: as in evaluation. PEFT drops nothing where indices are the input."""
+    if not has_input or not any(_has_dropout(configs[a]) for a in adapters):
         return None
     kinds = {_type_name(configs[a]) for a in adapters}
     if kinds == {"LORA"} and len(adapters) == 1 and configs[adapters[0]].use_dora:
@@ -533,14 +604,16 @@ def _training_of(adapters, configs):
 
 def plan_of(layer, adapters, configs, module):
     """Makes the plan of a layer for its active adapters; raises Unsupported where PEFT's forward stays."""
-    base, out, features, transposed = base_of(layer)
-    has_bias = base.bias is not None
+    base = base_of(layer)
+    out, features = base.rows, base.columns
+    has_bias = getattr(base.module, "bias", None) is not None
     plan = Plan()
     plan.memory = memory_of(layer)
-    _refuse_device(plan.memory)
-    if transposed and plan.memory[0].type == "cuda":
+    _refuse_device(plan.memory, base.quantized)
+    if base.transposed and plan.memory[0].type == "cuda":
         raise Unsupported("Conv1D stores its weight transposed, and the kernels for CUDA read rows of the weight")
-    plan.base, plan.has_bias, plan.transposed, plan.refs = base, has_bias, transposed, []
+    plan.base, plan.has_bias, plan.transposed, plan.refs = base.module, has_bias, base.transposed, []
+    plan.is_table, plan.quantized = base.kind == "embedding", base.quantized
     plan.configs = tuple(configs.get(a) for a in adapters)
     plan.scalings, plan.inside = scalings_of(layer, adapters), Inside(layer)
     plan.trains_bias = plan.eval_only = False
@@ -552,8 +625,11 @@ def plan_of(layer, adapters, configs, module):
         if not _has(layer, adapter):
             continue
         present.append(adapter)
-        _refuse_variants(layer, adapter, config)
-        d = _describe(layer, adapter, config, module, out, features, has_bias)
+        if base.quantized and (_type_name(config) not in _BRANCHES or getattr(config, "use_dora", False)):
+            raise Unsupported(f"the base weight is quantized by bitsandbytes, and {_type_name(config)} is no branch beside "
+                              "the base layer" + (" with DoRA" if getattr(config, "use_dora", False) else ""))
+        _refuse_variants(layer, adapter, config, base.kind)
+        d = _describe(layer, adapter, config, module, base, has_bias)
         refs = refs_of(d["leaves"], layer, adapter, out, features)
         described.append(_adapter_text(d, layer, adapter))
         plan.refs += refs
@@ -561,7 +637,11 @@ def plan_of(layer, adapters, configs, module):
         plan.eval_only = plan.eval_only or _type_name(config) == "PVERA"
     if not described:
         return None
-    plan.training = _training_of(present, configs)
+    plan.methods = [d["method"] for d in described]
+    plan.training = _training_of(present, configs, base.kind == "linear" and not _is_tokens(layer))
+    if base.quantized:
+        plan.training = Dropout.BRANCHES
+        return plan
     for ref in plan.refs:
         ref.find_place(layer)
         ref.bring_to(plan.memory[0])
@@ -570,15 +650,13 @@ def plan_of(layer, adapters, configs, module):
     if len(described) > 1:
         kinds = {_type_name(c) for c in plan.configs if c is not None}
         dora = any(getattr(c, "use_dora", False) for c in plan.configs)
-        if not kinds <= _ADDITIVE or dora or plan.trains_bias:
+        if not kinds <= _ADDITIVE or dora or plan.trains_bias or _is_tokens(layer):
             raise Unsupported("several active adapters add up for LoRA, AdaLoRA, LoHa, LoKr and VeRA alone")
     try:
         with torch.no_grad():
-            plan.text = complete({"bias": has_bias, "adapters": described}, plan.tensors(layer))
+            text = {"kind": base.kind, "bias": has_bias, "adapters": described,
+                    "no_gradient": _without_gradient(base, layer, plan.refs, 2 if has_bias else 1)}
+            plan.text = complete(text, plan.tensors(layer))
     except RuntimeError as e:
         raise Unsupported(str(e).splitlines()[0]) from None
     return plan
-
-
-def methods_of(plan):
-    return [a["method"] for a in json.loads(plan.text)["adapters"]]

@@ -64,8 +64,8 @@ result<std::string> described(const io::peft_layer_state& s, const graph& g, con
 
 }  // namespace
 
-result<std::string> describe_layer(const std::string& config, const std::string& module, long long out, long long in,
-                                   bool bias, const std::string& tensors) {
+result<std::string> describe_layer(const std::string& config, const std::string& kind, const std::string& module,
+                                   long long out, long long in, bool bias, const std::string& tensors) {
   const std::string where = "the configuration of this adapter";
   return io::guarded(where, [&]() -> result<std::string> {
     const result<io::adapter_config> c = io::parse_adapter_config(config, where);
@@ -74,7 +74,7 @@ result<std::string> describe_layer(const std::string& config, const std::string&
     if (!shapes) return shapes.failure();
     io::safetensors file;
     file.file = where;
-    const io::base_layer base{"linear", module, out, in, {out, in}, bias};
+    const io::base_layer base{kind, module, out, in, {out, in}, bias};
     for (std::size_t i = 0; i < shapes->keys.size(); ++i) {
       io::tensor_view t{"base_model.model." + module + "." + shapes->keys[i], io::safetensors_type::f32, {}, {}};
       for (const io::json& n : shapes->items[i].items) t.shape.push_back(n.whole);
@@ -85,7 +85,7 @@ result<std::string> describe_layer(const std::string& config, const std::string&
     s.layer.file = where;
     s.layer.formula = io::chosen_method(s);
     s.layer.formula.of.trains_bias = c->bias != io::trained_bias::none && bias;
-    const result<layer_graphs> made = built_in_methods().graphs("linear", s.layer.formula, bias);
+    const result<layer_graphs> made = built_in_methods().graphs(kind.c_str(), s.layer.formula, bias);
     if (!made) return made.failure();
     if (status got = io::read_numbers_of(s, made->literal, made->base_forward); !got) return got.failure();
     return described(s, made->literal, made->base_forward);

@@ -19,10 +19,15 @@ struct formula_parts {
   std::vector<std::shared_ptr<const void>> owners;
 };
 
-// The base layer of a branch: a linear layer whose weight is zero, so that W' is what an adapter adds.
-struct branch_kind : linear_kind {
+// The base layer of a branch: its weight is zero, so that W' is what an adapter adds.
+struct linear_branch_kind : linear_kind {
   static constexpr ex weight(scope p) {
     return {p.g, p.g->leaf(op::zero, "0", 0, 2, {1}, {1}, outputs(p).d, p.size("in", dyn, 4096).d)};
+  }
+};
+struct embedding_branch_kind : embedding_kind {
+  static constexpr ex weight(scope p) {
+    return {p.g, p.g->leaf(op::zero, "0", 0, 2, {1}, {1}, p.size("vocab", dyn, 4096).d, outputs(p).d)};
   }
 };
 // Whether W' is a sum of W and a value that does not follow from W.
@@ -35,34 +40,34 @@ bool adds_to_the_weight(const layer_formula& f) {
   }
   return g.bad.what == formula_error::none;
 }
-result<layer_graphs> graphs_of_branch(const layer_graphs& whole, const char* method) {
+result<layer_graphs> graphs_of_branch(const layer_graphs& whole, bool is_table, const char* method) {
   if (!adds_to_the_weight(whole.from))
     return fail("the update of '", method, "' reads the base weight, so it is no branch beside the base layer");
   layer_formula branch = whole.from;
-  branch.kind = rules_of<branch_kind>();
+  branch.kind = is_table ? rules_of<embedding_branch_kind>() : rules_of<linear_branch_kind>();
   return capture_graphs(branch, whole.owner);
 }
 
-result<layer_graphs> graphs_of_adapter(const io::json& adapter, bool bias) {
+result<layer_graphs> graphs_of_adapter(const io::json& adapter, const char* kind, bool bias) {
   const io::json *name = adapter.find("method"), *trains = adapter.find("trains_bias");
   if (name == nullptr || !name->is_string()) return fail("an adapter of the layer's description has no method");
   const method* const found = built_in_methods().find(name->word.c_str());
-  if (found == nullptr) return built_in_methods().graphs("linear", name->word.c_str(), bias);
+  if (found == nullptr) return built_in_methods().graphs(kind, name->word.c_str(), bias);
   method m = *found;
   m.of.trains_bias = bias && trains != nullptr && trains->flag;
-  return built_in_methods().graphs("linear", m, bias);
+  return built_in_methods().graphs(kind, m, bias);
 }
 
 // Several adapters are one formula: each works on the weight that the ones before it made. The tensors of the second
 // and later ones have a path, "1.lora_A.weight".
-result<layer_graphs> graphs_of_all(const std::vector<io::json>& adapters, bool bias) {
-  result<layer_graphs> first = graphs_of_adapter(adapters[0], bias);
+result<layer_graphs> graphs_of_all(const std::vector<io::json>& adapters, const char* kind, bool bias) {
+  result<layer_graphs> first = graphs_of_adapter(adapters[0], kind, bias);
   if (!first || adapters.size() == 1) return first;
   const auto parts = std::make_shared<formula_parts>();
   layer_formula all = first->from;
   parts->owners.push_back(first->owner);
   for (std::size_t k = 1; k < adapters.size(); ++k) {
-    const result<layer_graphs> next = graphs_of_adapter(adapters[k], bias);
+    const result<layer_graphs> next = graphs_of_adapter(adapters[k], kind, bias);
     if (!next) return next;
     parts->extra.push_back(next->from.adapter), parts->names.push_back(std::to_string(k));
     parts->owners.push_back(next->owner);
@@ -91,7 +96,10 @@ result<std::shared_ptr<const layer_spec>> parse(const std::string& text) {
   const io::json *bias = parsed->find("bias"), *adapters = parsed->find("adapters");
   if (bias == nullptr || !bias->is_boolean() || adapters == nullptr || !adapters->is_list() || adapters->items.empty())
     return fail("the layer's description has no bias or no adapters; accelerate() makes descriptions");
-  const io::json* const branch = parsed->find("branch");
+  const io::json *const branch = parsed->find("branch"), *const kind = parsed->find("kind");
+  const bool is_table = kind != nullptr && kind->is_string() && kind->word == "embedding";
+  if (kind != nullptr && !is_table && !(kind->is_string() && kind->word == "linear"))
+    return fail("the kind of the layer's description is neither linear nor embedding");
   const io::json *out = nullptr, *in = nullptr;
   if (branch != nullptr) {
     out = branch->find("out"), in = branch->find("in");
@@ -100,15 +108,17 @@ result<std::shared_ptr<const layer_spec>> parse(const std::string& text) {
     if (bias->flag || adapters->items.size() != 1)
       return fail("a branch is what one adapter adds, without the bias of the base layer");
   }
-  result<layer_graphs> graphs = graphs_of_all(adapters->items, bias->flag);
-  if (graphs && branch != nullptr) graphs = graphs_of_branch(*graphs, adapters->items[0].find("method")->word.c_str());
+  result<layer_graphs> graphs = graphs_of_all(adapters->items, is_table ? "embedding" : "linear", bias->flag);
+  if (graphs && branch != nullptr)
+    graphs = graphs_of_branch(*graphs, is_table, adapters->items[0].find("method")->word.c_str());
   if (!graphs) return graphs.failure();
   if (graphs->forward.bad.what != formula_error::none || graphs->backward.bad.what != formula_error::none)
-    return fail("this formula has no gradient, or does not exist on a linear layer");
+    return fail("this formula has no gradient, or does not exist on this kind of layer");
   const auto spec = std::make_shared<layer_spec>(layer_spec{*graphs, training_steps(*graphs), {}, {}, {}, {}});
+  spec->is_table = is_table;
   if (branch != nullptr) {
     spec->out = static_cast<long long>(out->real), spec->in = static_cast<long long>(in->real);
-    spec->sizes = {{"out", spec->out}, {"in", spec->in}};
+    spec->sizes = {{is_table ? "dim" : "out", spec->out}, {is_table ? "vocab" : "in", spec->in}};
   } else {
     spec->names.emplace_back("weight");
   }

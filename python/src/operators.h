@@ -157,9 +157,19 @@ call_views views_of(const Tensor* x, const std::vector<Tensor>& tensors, const l
     c.all.push_back(view_of_tensor<Engine>(tensors[k], spec.names[k].c_str(), where, c.owned));
   if (x == nullptr) return c;
   c.x = view_of_tensor<Engine>(*x, "x", where, c.owned);
+  if (spec.is_table) {
+    if (c.x.rank != 1 || c.x.type != dtype::i64)
+      raise(fail("x is ", name_of(c.x.type), " of shape ", shape_of(c.x),
+                 ", expected int64 indices of the shape [tokens]"));
+    return c;
+  }
   const long long in = spec.is_branch() ? spec.in : c.all[0].rank == 2 ? c.all[0].size[1] : -1;
   if (c.x.rank != 2 || c.x.size[1] != in) raise(fail("x has shape ", shape_of(c.x), ", expected [tokens, ", in, "]"));
   return c;
+}
+// Indices have the type of the table, other rows keep theirs.
+inline ScalarType type_of_outputs(const Tensor& x, const std::vector<Tensor>& tensors, const layer_spec& spec) {
+  return spec.is_table ? tensors[0].scalar_type() : x.scalar_type();
 }
 template <class Engine>
 std::tuple<Tensor, Tensor> forward_in(const Tensor& x, const std::vector<Tensor>& tensors, const std::string& text,
@@ -170,7 +180,8 @@ std::tuple<Tensor, Tensor> forward_in(const Tensor& x, const std::vector<Tensor>
   const layer_spec& spec = layer->spec();
   const call_views c = views_of<Engine>(&x, tensors, spec, where);
   const std::int64_t rows = x.size(0), width = save ? take_value(layer->saved_width(c.all)) : 0;
-  const allocated y = allocate({rows, spec.is_branch() ? spec.out : tensors[0].size(0)}, x.scalar_type(), where);
+  const long long out = spec.is_branch() ? spec.out : tensors[0].size(spec.is_table ? 1 : 0);
+  const allocated y = allocate({rows, out}, type_of_outputs(x, tensors, spec), where);
   const allocated saved = allocate({save ? rows : 0, width}, engine_traits<Engine>::stored, where);
   // A value of no elements may have a null address, which would say that nothing is to be saved.
   static unsigned char nothing[1];

@@ -18,9 +18,10 @@ template <class Real> struct engine_traits<cpu::engine<Real>> {
   struct scope {
     explicit scope(const device& where) {
       if (where.type != aoti_torch_device_type_cpu())
-        raise(fail("x is in the memory of ", name_of_device(where).c_str(),
-                   ", and this build of graft_torch has kernels for the CPU alone; build it where nvcc is installed, or "
-                   "restore() the model"));
+        raise(
+            fail("x is in the memory of ", name_of_device(where).c_str(),
+                 ", and this build of graft_torch has kernels for the CPU alone; build it where nvcc is installed, or "
+                 "restore() the model"));
     }
     placement<cpu::engine<Real>> at() const { return {}; }
   };
@@ -44,8 +45,9 @@ std::vector<Tensor> adapted_linear_backward(const Tensor& dy, const Tensor& x, c
                                             const Tensor& saved, const std::string& layer, std::int64_t number,
                                             const std::vector<std::int64_t>& versions, bool needs_dx,
                                             const std::vector<std::int64_t>& wanted) {
-  return is_double(x, tensors) ? backward_in<cpu::engine<double>>(dy, x, tensors, saved, layer, number, versions, needs_dx, wanted)
-                               : backward_in<cpu::engine<float>>(dy, x, tensors, saved, layer, number, versions, needs_dx, wanted);
+  return is_double(x, tensors)
+             ? backward_in<cpu::engine<double>>(dy, x, tensors, saved, layer, number, versions, needs_dx, wanted)
+             : backward_in<cpu::engine<float>>(dy, x, tensors, saved, layer, number, versions, needs_dx, wanted);
 }
 
 std::int64_t saved_width(const std::vector<Tensor>& tensors, const std::string& text) {
@@ -55,9 +57,9 @@ std::int64_t saved_width(const std::vector<Tensor>& tensors, const std::string& 
   const call_views c = views_of<cpu::engine<float>>(nullptr, tensors, *spec, where);
   return take_value(bound_layer<cpu::engine<float>>(spec).saved_width(c.all));
 }
-std::string describe(const std::string& config, const std::string& module, std::int64_t out, std::int64_t in, bool bias,
-                     const std::string& tensors) {
-  return take_value(describe_layer(config, module, out, in, bias, tensors));
+std::string describe(const std::string& config, const std::string& kind, const std::string& module, std::int64_t out,
+                     std::int64_t in, bool bias, const std::string& tensors) {
+  return take_value(describe_layer(config, kind, module, out, in, bias, tensors));
 }
 void forget_layer(std::int64_t number) {
   bound_layers<cpu::engine<float>>::forget(number);
@@ -77,7 +79,7 @@ STABLE_TORCH_LIBRARY(graft, m) {
       "adapted_linear_backward(Tensor dy, Tensor x, Tensor[] tensors, Tensor saved, str layer, int number, "
       "int[] versions, bool needs_dx, int[] wanted) -> Tensor[]");
   m.def("saved_width(Tensor[] tensors, str layer) -> int");
-  m.def("describe_layer(str config, str module, int out, int features, bool bias, str tensors) -> str");
+  m.def("describe_layer(str config, str kind, str module, int out, int features, bool bias, str tensors) -> str");
   m.def("forget_layer(int number) -> ()");
   m.def("has_cuda_kernels() -> bool");
 }

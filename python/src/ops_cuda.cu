@@ -66,7 +66,7 @@ template <class T> struct engine_traits<gpu::engine<T>> {
 
 namespace {
 
-// Calls f(engine) for the engine of a type; a GPU computes a layer in the type of x.
+// Calls f(engine) for the engine of a type; a GPU computes a layer in the type of x, and a table in its own.
 template <class F> auto with_engine_of(ScalarType type, F f) {
   switch (type) {
     case ScalarType::Float: return f(gpu::engine<float>{});
@@ -76,17 +76,18 @@ template <class F> auto with_engine_of(ScalarType type, F f) {
   }
   raise(fail("x is no float32, bfloat16 or float16 tensor; the kernels for CUDA compute in these"));
 }
-void check_weight(const Tensor& x, const std::vector<Tensor>& tensors, const std::string& layer) {
+ScalarType type_of_engine(const Tensor& x, const std::vector<Tensor>& tensors, const std::string& layer) {
   const std::shared_ptr<const layer_spec> spec = take_value(layer_spec_of(layer));
-  if (!spec->is_branch() && !tensors.empty() && tensors[0].scalar_type() != x.scalar_type())
+  if (spec->is_table && tensors.empty()) raise(fail("the layer has no tensors"));
+  if (!spec->is_branch() && !spec->is_table && !tensors.empty() && tensors[0].scalar_type() != x.scalar_type())
     raise(fail("x is ", name_of(dtype_of(x, "x")), " and the weight is ", name_of(dtype_of(tensors[0], "weight")),
                "; on a GPU convert one of them to the type of the other"));
+  return type_of_outputs(x, tensors, *spec);
 }
 
 std::tuple<Tensor, Tensor> adapted_linear(const Tensor& x, const std::vector<Tensor>& tensors, const std::string& layer,
                                           std::int64_t number, const std::vector<std::int64_t>& versions, bool save) {
-  check_weight(x, tensors, layer);
-  return with_engine_of(x.scalar_type(), [&]<class Engine>(Engine) {
+  return with_engine_of(type_of_engine(x, tensors, layer), [&]<class Engine>(Engine) {
     return forward_in<Engine>(x, tensors, layer, number, versions, save);
   });
 }
@@ -94,8 +95,7 @@ std::vector<Tensor> adapted_linear_backward(const Tensor& dy, const Tensor& x, c
                                             const Tensor& saved, const std::string& layer, std::int64_t number,
                                             const std::vector<std::int64_t>& versions, bool needs_dx,
                                             const std::vector<std::int64_t>& wanted) {
-  check_weight(x, tensors, layer);
-  return with_engine_of(x.scalar_type(), [&]<class Engine>(Engine) {
+  return with_engine_of(type_of_engine(x, tensors, layer), [&]<class Engine>(Engine) {
     return backward_in<Engine>(dy, x, tensors, saved, layer, number, versions, needs_dx, wanted);
   });
 }
