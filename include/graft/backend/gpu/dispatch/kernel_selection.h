@@ -17,8 +17,7 @@ namespace launches {
 inline constexpr launch_mask dropout_gemms = 1, chain = 2, columns = 4, expression = 8, two_expressions = 16,
                              gates = 32, precomputed_expression = 64, weight_shrink = 1 << 7, stack = 1 << 10,
                              sum = 1 << 11, quantized = 1 << 15, gather_norm = 1 << 16, odd_branches = 1 << 17,
-                             fused_rotation = 1 << 18, pad = 1 << 19, any_format = 1 << 20,
-                             every = ~0U;
+                             fused_rotation = 1 << 18, pad = 1 << 19, any_format = 1 << 20, every = ~0U;
 // weight_shrink: three bits by rank; sum: four bits by reduce form; any_format: `quantized` for formats that no layer
 // type names
 constexpr launch_mask reduce_bits(unsigned forms) { return forms * sum; }
