@@ -67,10 +67,14 @@ template <class T> class execution;
 template <class T> class program;
 
 // What launches of a kind need on the GPU and how they run: the table of the backend, by kind. The folder of a kind's
-// kernels defines it (kernels/*/launches.cuh), with these members (the last three where a kind has a use for them):
+// kernels defines it (kernels/*/launches.cuh), with these members (those after run() where a kind has a use for them):
 //     each_own_node(program, l, f)  calls f for the nodes that may run as kernels of their own
 //     each_stored(program, l, to)   tells the workspace what the launch stores besides its wgrads
 //     run(execution, l, launch)     one launch in a call
+//     each_operand(program, l, f)   calls f for the values that its kernels read as T, from the caller too
+//     each_typed(program, l, to)    states which other values are stored as T
+//     each_kept(program, l, to)     states, after all kinds have, which values are stored as T because others are
+//     each_precomputed(program, l, to)  states which precomputed values it reads besides operands of its nodes
 //     scratch(program, l, sizes)    bytes of scratch memory besides that of those nodes
 //     operands_are_packed           precomputed operands are packed for the launch, and not read as they are
 //     describe(text, g, p, binding, l, tokens, have)  what it launches for so many tokens, in words
@@ -90,6 +94,30 @@ template <class T> struct stored_nodes {
       add_bytes(i, elements * (in.is_stored_as_t(i) ? static_cast<long long>(sizeof(T)) : 4));
   }
   void add_bytes(id i, long long bytes) const { written.push({launch, i, bytes}); }
+};
+
+// The values of a call that are stored as T, others in float.
+template <class T> struct typed_values {
+  program<T>& in;
+  const binding<T>& with;
+
+  void add(id i) const {
+    if (const id at = unshaped(in.value(), i); at >= 0) in.stored_as_t_.add(at);
+  }
+  // Only a value that has rows for the tokens and does not come with the call.
+  void add_rows(id i) const {
+    const id at = unshaped(in.value(), i);
+    if (at >= 0 && in.launches().when.has_token_rows[at] && !is_leaf(in.value()[at].what)) in.stored_as_t_.add(at);
+  }
+  bool has(id i) const { return in.stored_as_t_[unshaped(in.value(), i)]; }
+};
+// The precomputed values that launches read.
+template <class T> struct precomputed_values {
+  const program<T>& in;
+  binding<T>& with;
+
+  void add(id i) const { in.need(with, i); }
+  void add_if_precomputed(id i) const { in.need_precomputed(with, i); }
 };
 
 template <class T> class program {
@@ -127,6 +155,8 @@ template <class T> class program {
   friend class execution<T>;  // a call
   template <class Kind> friend struct launch_on_gpu;
   friend struct stored_nodes<T>;
+  friend struct typed_values<T>;
+  friend struct precomputed_values<T>;
 
   status check_kernels() const;
   void make_launches(binding<T>& with) const;
@@ -150,9 +180,6 @@ template <class T> class program {
   status pack(cudaStream_t stream, binding<T>& with);
   status reserve_values(binding<T>& with, const size_values& largest);
   bool is_stored_as_t(id i) const { return stored_as_t_[i]; }
-  void store_as_t(id i) {
-    if (i >= 0 && p_.when.has_token_rows[i] && !is_leaf(g_[i].what)) stored_as_t_.add(i);
-  }
   // Is node i an output that is written to the caller's memory? A single layer reserves none for it; blocks of a model
   // do.
   bool is_caller_memory(id i) const {
@@ -160,6 +187,12 @@ template <class T> class program {
     for (int k = 0; k < g_.outs; ++k)
       if (unshaped(g_, g_.out[k].at) == i) return true;
     return false;
+  }
+  // Calls f for every launch, and every part of the plan that runs in another launch, as a value of its kind.
+  template <class F> void each_of_all_kinds(F f) const {
+    launch_kinds::each([&]<class Kind>(Kind*) {
+      for (const Kind& one : p_.all<Kind>()) f(one);
+    });
   }
   // Calls f for the nodes that a launch may have to compute by kernels of their own.
   template <class F> void each_computed(const graft::launch& l, F f) const {
@@ -222,11 +255,12 @@ template <class T> class program {
 
 template <class T> program<T>::program(const graph& g, launch_plan p) : g_(g), p_(std::move(p)) {
   readers_ = graft::detail::count_readers(g_, p_.live);
-  for (const wgrad_sum& s : p_.all<wgrad_sum>())
-    gemm_operands_.push(s.left), gemm_operands_.push(s.right), gemm_operands_.push(s.scaled);
-  for (const gemm_slots& s : p_.products)
-    for (const id i : {s.x, s.input_rotation, s.residual}) gemm_operands_.push(i);
-  for (const kronecker_chain& c : p_.all<kronecker_chain>()) gemm_operands_.push(c.z), gemm_operands_.push(c.x);
+  const auto& self = *this;  // nvcc cannot compile *this in a requires-expression of a lambda
+  const auto push = [&](id i) { gemm_operands_.push(i); };
+  each_of_all_kinds([&]<class Kind>(const Kind& one) {
+    if constexpr (requires { launch_on_gpu<Kind>::each_operand(self, one, push); })
+      launch_on_gpu<Kind>::each_operand(self, one, push);
+  });
   for (id i = 0; i < g_.size; ++i)
     if (is_leaf(g_[i].what) && traits_of(g_[i].what).known_at == stage::call) inputs_.push(i);
   for (const attention_launch& l : p_.all<attention_launch>())
@@ -360,12 +394,12 @@ template <class T> void program<T>::set_common_ranks(binding<T>& with) const {
 }
 template <class T> void program<T>::collect(binding<T>& with) {
   with.precomputed = with.changing = node_set(g_.size);
-  for (gemm_binding<T>& b : with.products) b.each_source([&](id i) { need(with, i); });
-  for (const wgrad_sum& s : p_.all<wgrad_sum>())
-    need(with, s.factor), need(with, s.scale), need_precomputed(with, s.left), need_precomputed(with, s.right);
-  for (const gemm_slots& s : p_.products)
-    for (const id rotation : {s.input_rotation, s.output_rotation >= 0 ? s.result : none_id})
-      if (rotation >= 0) need(with, g_[rotation].b);
+  const auto& self = *this;  // nvcc cannot compile *this in a requires-expression of a lambda
+  const precomputed_values<T> to{self, with};
+  each_of_all_kinds([&]<class Kind>(const Kind& one) {
+    if constexpr (requires { launch_on_gpu<Kind>::each_precomputed(self, one, to); })
+      launch_on_gpu<Kind>::each_precomputed(self, one, to);
+  });
   for (const graft::launch& l : p_.launches)
     p_.visit(l, [&]<class Kind>(const Kind&) {
       if constexpr (!requires { launch_on_gpu<Kind>::operands_are_packed; })
@@ -397,52 +431,17 @@ template <class T> status program<T>::pack(cudaStream_t stream, binding<T>& with
 // float.
 template <class T> status program<T>::reserve_values(binding<T>& with, const size_values& largest) {
   stored_as_t_ = node_set(g_.size);
-  for (const gemm_binding<T>& b : with.products) {
-    stored_as_t_.add(b.slots().result);
-    if (b.slots().pre_epilogue >= 0) stored_as_t_.add(b.slots().pre_epilogue);
-    if (b.slots().output_rotation >= 0) stored_as_t_.add(b.slots().output_rotation);
-  }
-  for (const id i : gemm_operands_)
-    if (const id at = unshaped(g_, i); at >= 0) stored_as_t_.add(at);
-  for (const gemm_launch& l : p_.all<gemm_launch>())
-    if (l.gated >= 0) stored_as_t_.add(l.gated);
-  for (const nodes_launch& l : p_.all<nodes_launch>())  // batched GEMMs and rotations have 16-bit kernels
-    if (const op what = g_[l.first].what; what == op::matmul || what == op::rotate || what == op::rotate_grad) {
-      for (int k = 0; k < 3; ++k) store_as_t(unshaped(g_, g_[l.first].operand(k)));
-      store_as_t(l.first);
-    }
-  // Tensor cores multiply the rows of experts. The routing stays in float, which holds the numbers of rows.
-  for (const nodes_launch& l : p_.all<nodes_launch>()) {
-    const node& v = g_[l.first];
-    if (v.what != op::grouped_matmul && v.what != op::grouped_wgrad) continue;
-    for (const id i : {v.a, v.b}) store_as_t(unshaped(g_, i));
-    store_as_t(l.first);
-  }
-  for (const expert_gemm& l : p_.all<expert_gemm>()) {
-    for (const id i : {g_[l.base].a, g_[l.branch].a}) store_as_t(unshaped(g_, i));
-    store_as_t(l.result);
-  }
-  for (const nodes_launch& l : p_.all<nodes_launch>())  // an all-reduce keeps the element type of its operand
-    if (traits_of(g_[l.first].what).kind == op_class::collective && stored_as_t_[unshaped(g_, g_[l.first].a)])
-      stored_as_t_.add(l.first);
-  for (const wgrad_sum& s : p_.all<wgrad_sum>())  // dW = dyᵀ x, as large as the weight, and elementwise functions of it
-    if (!s.by_column && is_large_matrix(with, s.result)) stored_as_t_.add(s.result);
-  for (const nodes_launch& l : p_.all<nodes_launch>())
-    if (is_pointwise(g_[l.first].what) && is_large_matrix(with, l.first))
-      for (int k = 0; k < 2; ++k)
-        if (const id o = unshaped(g_, g_[l.first].operand(k)); o >= 0 && stored_as_t_[o]) stored_as_t_.add(l.first);
-  for (const dropout_gemm& d : p_.all<dropout_gemm>()) {
-    store_as_t(unshaped(g_, d.wide));
-    store_as_t(unshaped(g_, d.narrow));
-    if (d.form_kind != dropout_gemm::form::sum) store_as_t(d.result);
-  }
-  for (const kronecker_chain& c : p_.all<kronecker_chain>())
-    for (const id i : {c.z, c.x, c.between, c.other, c.result}) store_as_t(unshaped(g_, i));
-  for (const rowwise_launch& r : p_.all<rowwise_launch>())  // norm kernels for long rows need operands of one type
-    if (r.norm >= 0)
-      for (const id i : {g_[r.norm].a, r.grad_output, r.residual}) store_as_t(unshaped(g_, i));
-  for (const attention_binding<T>& a : attentions_)
-    if (a.runs()) a.each_tensor([&](id i) { stored_as_t_.add(unshaped(g_, i)); });
+  auto& self = *this;  // nvcc cannot compile *this in a requires-expression of a lambda
+  const typed_values<T> typed{self, with};
+  for (const id i : gemm_operands_) typed.add(i);
+  each_of_all_kinds([&]<class Kind>(const Kind& one) {
+    if constexpr (requires { launch_on_gpu<Kind>::each_typed(self, one, typed); })
+      launch_on_gpu<Kind>::each_typed(self, one, typed);
+  });
+  each_of_all_kinds([&]<class Kind>(const Kind& one) {
+    if constexpr (requires { launch_on_gpu<Kind>::each_kept(self, one, typed); })
+      launch_on_gpu<Kind>::each_kept(self, one, typed);
+  });
   sequence<workspace_layout::value> written;
   constexpr long long size = sizeof(T);
   auto scratch = [&](int launch, long long bytes) {

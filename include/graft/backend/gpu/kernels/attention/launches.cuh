@@ -21,6 +21,11 @@ template <> struct launch_on_gpu<attention_launch> {
       if (a.runs() && a.node() == l.node) bytes = max_of(bytes, a.workspace());
     return bytes;
   }
+  template <class T>
+  static void each_typed(const program<T>& in, const attention_launch& l, const typed_values<T>& to) {
+    for (const attention_binding<T>& a : in.attentions_)
+      if (a.runs() && a.node() == l.node) a.each_tensor([&](id i) { to.add(i); });
+  }
   // Runs a fused kernel if there is one, else node by node. The launch that concatenates heads and applies RoPE runs
   // first, unless the kernel reads q, k and v separately.
   template <class T> static status run(execution<T>& e, const attention_launch& l, const graft::launch&) {

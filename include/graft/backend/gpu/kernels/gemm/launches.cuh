@@ -42,6 +42,28 @@ template <> struct launch_on_gpu<gemm_launch> {
     if (in.is_saved_for_later(first.pre_epilogue) && first.pre_epilogue != first.output_rotation)
       to.add(first.pre_epilogue);
   }
+  template <class T, class F> static void each_operand(const program<T>& in, const gemm_launch& l, F f) {
+    l.each_product([&](int k) {
+      const gemm_slots& s = in.p_.products[k];
+      for (const id i : {s.x, s.input_rotation, s.residual}) f(i);
+    });
+  }
+  template <class T> static void each_typed(const program<T>& in, const gemm_launch& l, const typed_values<T>& to) {
+    l.each_product([&](int k) {
+      const gemm_slots& s = in.p_.products[k];
+      for (const id i : {s.result, s.pre_epilogue, s.output_rotation}) to.add(i);
+    });
+    to.add(l.gated);
+  }
+  template <class T>
+  static void each_precomputed(const program<T>& in, const gemm_launch& l, const precomputed_values<T>& to) {
+    l.each_product([&](int k) {
+      const gemm_slots& s = in.p_.products[k];
+      to.with.products[k].each_source([&](id i) { to.add(i); });
+      for (const id rotation : {s.input_rotation, s.output_rotation >= 0 ? s.result : none_id})
+        if (rotation >= 0) to.add(in.g_[rotation].b);
+    });
+  }
   template <class T> static status run(execution<T>& e, const gemm_launch& l, const graft::launch&) {
     if (status s = rotate_inputs(e, l); !s) return s;
     if (l.grouped > 0 && e.is_multi_lora(l)) {

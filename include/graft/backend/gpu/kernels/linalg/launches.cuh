@@ -25,6 +25,12 @@ template <> struct launch_on_gpu<kronecker_chain> {
                     each = element_count(in.g_, c.left_sum, s) + element_count(in.g_, c.right_sum, s);
     return chain_blocks(tokens) * each * static_cast<long long>(sizeof(float));
   }
+  template <class T, class F> static void each_operand(const program<T>&, const kronecker_chain& c, F f) {
+    f(c.z), f(c.x);
+  }
+  template <class T> static void each_typed(const program<T>&, const kronecker_chain& c, const typed_values<T>& to) {
+    for (const id i : {c.z, c.x, c.between, c.other, c.result}) to.add_rows(i);
+  }
   template <class T> static status run(execution<T>& e, const kronecker_chain& c, const graft::launch&) {
     if (!fuses_chain(e.g_, c, e.call_.sizes, dtype_of<T>, e.p_.to.template can<kronecker_chain>())) {
       for (const id i : c.inside())

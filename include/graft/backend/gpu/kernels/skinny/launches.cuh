@@ -13,6 +13,10 @@ template <> struct launch_on_gpu<dropout_gemm> {
   template <class T> static void each_stored(const program<T>&, const dropout_gemm& d, const stored_nodes<T>& to) {
     to.add(d.result);
   }
+  template <class T> static void each_typed(const program<T>&, const dropout_gemm& d, const typed_values<T>& to) {
+    to.add_rows(d.wide), to.add_rows(d.narrow);
+    if (d.form_kind != dropout_gemm::form::sum) to.add_rows(d.result);
+  }
   template <class T> static status run(execution<T>& e, const dropout_gemm& d, const graft::launch&) {
     if (!e.is_requested(d.result)) return ok;
     const int k = e.written_output(d.result);

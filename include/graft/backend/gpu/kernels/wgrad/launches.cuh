@@ -15,6 +15,17 @@ template <> struct launch_on_gpu<wgrad_sum> {
   }
   template <class T, class F> static void each_own_node(const program<T>&, const wgrad_sum&, F) {}
   template <class T> static void each_stored(const program<T>&, const wgrad_sum&, const stored_nodes<T>&) {}
+  template <class T, class F> static void each_operand(const program<T>&, const wgrad_sum& s, F f) {
+    f(s.left), f(s.right), f(s.scaled);
+  }
+  // dW = dyᵀ x, as large as the weight.
+  template <class T> static void each_typed(const program<T>& in, const wgrad_sum& s, const typed_values<T>& to) {
+    if (!s.by_column && in.is_large_matrix(to.with, s.result)) to.add(s.result);
+  }
+  template <class T>
+  static void each_precomputed(const program<T>&, const wgrad_sum& s, const precomputed_values<T>& to) {
+    to.add(s.factor), to.add(s.scale), to.add_if_precomputed(s.left), to.add_if_precomputed(s.right);
+  }
   template <class T> static status run(execution<T>& e, const wgrad_sum&, const graft::launch& l) {
     return e.run_wgrad(l.index);
   }
