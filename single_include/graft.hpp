@@ -3264,7 +3264,7 @@ namespace graft {
 namespace detail {
 constexpr bool one_matrix(const node& v) { return v.d[0] == dim{1} && v.d[1] == dim{1}; }
 }  // namespace detail
-struct wgrad_sum {
+struct wgrad_launch {
   struct capabilities {
     bool has_kernel = false;        // there is a wgrad kernel
     bool fuses_into_dgrad = false;  // wgrads run in the launch of a dgrad (gemm.h)
@@ -3293,9 +3293,9 @@ struct wgrad_sum {
   template <class Planner> static constexpr void match(Planner& by);
   template <class Planner> static constexpr void add(Planner& by, int index, id i);
 };
-[[gnu::cold]] constexpr wgrad_sum wgrad_at(const graph& g, const stages& when, const sequence<int>& readers, id i) {
+[[gnu::cold]] constexpr wgrad_launch wgrad_at(const graph& g, const stages& when, const sequence<int>& readers, id i) {
   auto data = [&](id k) { return k >= 0 && when.of[k] == stage::call; };
-  wgrad_sum s;
+  wgrad_launch s;
   s.result = s.product = i;
   if (g[i].what == op::sum_to && data(g[i].a)) {
     const node &v = g[i], &m = g[v.a];
@@ -3319,7 +3319,7 @@ struct wgrad_sum {
 constexpr bool is_call_input(const graph& g, id i) {
   return is_leaf(g[i].what) && traits_of(g[i].what).known_at == stage::call;
 }
-[[gnu::cold]] constexpr bool absorb_scaled_operand(const graph& g, const stages& when, id n, wgrad_sum& s) {
+[[gnu::cold]] constexpr bool absorb_scaled_operand(const graph& g, const stages& when, id n, wgrad_launch& s) {
   const node& v = g[n];
   if (!s.by_column || s.scaled >= 0 || v.what != op::mul || when.of[n] != stage::call) return false;
   for (int k = 0; k < 2; ++k) {
@@ -3336,28 +3336,28 @@ struct wgrad_readers {
   sequence<int> times;
   node_set product_of;
   explicit constexpr wgrad_readers(int nodes) : times(nodes, 0), product_of(nodes) {}
-  constexpr void add(const wgrad_sum& s) {
+  constexpr void add(const wgrad_launch& s) {
     if (s.by_column) return;
     ++times[s.left], ++times[s.right];
     product_of.add(s.product);
   }
 };
-template <class Planner> [[gnu::cold]] constexpr void wgrad_sum::match(Planner& by) {
-  auto& all = by.p.template all<wgrad_sum>();
-  for (id i = by.g.size - 1; by.template can<wgrad_sum>().has_kernel && i >= 0; --i) {
+template <class Planner> [[gnu::cold]] constexpr void wgrad_launch::match(Planner& by) {
+  auto& all = by.p.template all<wgrad_launch>();
+  for (id i = by.g.size - 1; by.template can<wgrad_launch>().has_kernel && i >= 0; --i) {
     if (!by.is_free(i)) continue;
-    const wgrad_sum s = wgrad_at(by.g, by.p.when, by.readers, i);
+    const wgrad_launch s = wgrad_at(by.g, by.p.when, by.readers, i);
     if (!s.found) continue;
-    for (const id n : {s.result, s.product}) by.template claim<wgrad_sum>(n, all.size());
+    for (const id n : {s.result, s.product}) by.template claim<wgrad_launch>(n, all.size());
     all.push(s);
   }
-  by.template work<wgrad_sum>().host = sequence<int>(all.size(), -1);
+  by.template work<wgrad_launch>().host = sequence<int>(all.size(), -1);
 }
-template <class Planner> [[gnu::cold]] constexpr void wgrad_sum::add(Planner& by, int index, id i) {
-  const wgrad_sum s = by.p.template all<wgrad_sum>()[index];
-  if ((s.result != i && s.scaled != i) || by.template work<wgrad_sum>().host[index] >= 0) return;
+template <class Planner> [[gnu::cold]] constexpr void wgrad_launch::add(Planner& by, int index, id i) {
+  const wgrad_launch s = by.p.template all<wgrad_launch>()[index];
+  if ((s.result != i && s.scaled != i) || by.template work<wgrad_launch>().host[index] >= 0) return;
   if (!by.computed(s.product)) return;
-  by.template open<wgrad_sum>(index);
+  by.template open<wgrad_launch>(index);
   s.add_nodes(by);
 }
 }  // namespace graft
@@ -3869,7 +3869,7 @@ struct expression_launch {
   };
   id root = none_id;
   id paired_root = none_id;       // the second value that it computes from the operands of the first
-  int gate_wgrads[2] = {-1, -1};  // column wgrads of these two values, possibly fused: indices of wgrad_sum
+  int gate_wgrads[2] = {-1, -1};  // column wgrads of these two values, possibly fused: indices of wgrad_launch
   constexpr id anchor() const { return root; }
   constexpr const char* name(const graph& g) const { return launch_name_of(g[root]); }
   template <class F> constexpr void each_wgrad(int, F f) const {
@@ -3942,12 +3942,12 @@ struct expression_launch {
   }
   template <class Planner> [[gnu::cold]] constexpr void add_gate_wgrads(Planner& by) {
     const graph& g = by.g;
-    const auto& sums = by.p.template all<wgrad_sum>();
+    const auto& sums = by.p.template all<wgrad_launch>();
     const id both[2] = {root, paired_root};
     int found[2] = {-1, -1};
     for (int b = 0; b < 2; ++b)
       for (int k = 0; k < sums.size(); ++k)
-        if (const wgrad_sum& s = sums[k];
+        if (const wgrad_launch& s = sums[k];
             s.by_column && s.scaled >= 0 && s.left == both[b] && by.readers[both[b]] == 2 && is_leaf(g[s.right].what))
           found[b] = k;
     bool by_silu = false;
@@ -4003,7 +4003,7 @@ struct gemm_problem {
   dtype type = dtype::bf16;
   long long m = 0;
   int n = 0, k = 0;
-  int rank = 0;                      // of the low-rank branches together; 0: none
+  int rank = 0;                      // total rank of the low-rank branches; 0: none
   bool aligned = true;               // all pointers are multiples of 16 bytes
   bool plain = true;                 // neither activation nor residual
   bool epilogue_steps = false;       // there is a factor or a summand per output column
@@ -4041,7 +4041,7 @@ constexpr gemm_problem shape_of(const graph& g, const gemm_slots& p, const size_
   if (p.output_rotation >= 0) shape.output_rotation = rotation_width(size(g[p.result].b, 0), size(g[p.result].b, 3));
   return shape;
 }
-constexpr fused_wgrad_shape shape_of(const graph& g, const gemm_slots& host, const wgrad_sum& sum,
+constexpr fused_wgrad_shape shape_of(const graph& g, const gemm_slots& host, const wgrad_launch& sum,
                                      const size_values& s) {
   const int left = static_cast<int>(g.sizes.value(g[sum.left].d[3], s)),
             right = static_cast<int>(g.sizes.value(g[sum.right].d[3], s));
@@ -4342,7 +4342,7 @@ constexpr id gate_of(const graph& g, const sequence<int>& readers, const gemm_sl
   return none_id;
 }
 [[gnu::cold]] constexpr sequence<int> wgrad_fusion(const graph& g, const sequence<gemm_slots>& products,
-                                                   const sequence<wgrad_sum>& sums, bool target_can) {
+                                                   const sequence<wgrad_launch>& sums, bool target_can) {
   sequence<int> fused_wgrads(sums.size(), -1);
   if (!target_can) return fused_wgrads;
   auto hosts_column_wgrad = [&](const gemm_slots& p) {
@@ -4375,7 +4375,7 @@ constexpr id gate_of(const graph& g, const sequence<int>& readers, const gemm_sl
       const id shrink = columnwise ? none_id : p.branches[0].s;
       auto ready = [&](id i) { return i == shrink || !after[i] || (needed[i] && !made[i]); };
       for (int k = sums.size() - 1; k >= 0; --k) {
-        const wgrad_sum& s = sums[k];
+        const wgrad_launch& s = sums[k];
         if (s.by_column != columnwise || s.scaled >= 0 || fused_wgrads[k] >= 0 || needed[s.product]) continue;
         const bool waits_for_shrink = s.left == shrink || s.right == shrink;
         if (own && !waits_for_shrink && s.left != p.x && s.right != p.x) continue;
@@ -4389,10 +4389,10 @@ constexpr id gate_of(const graph& g, const sequence<int>& readers, const gemm_sl
 }
 struct gemm_launch {
   struct capabilities : gemm_slot_capabilities {
-    int max_branch_rank = 0;    // of a branch in a GEMM; adapters of larger rank are folded
+    int max_branch_rank = 0;    // largest rank of a branch inside a GEMM; larger ones are folded
     int max_grouped_gemms = 1;  // most products of a grouped GEMM
     bool fuses_gates = false;   // grouped GEMMs of two products multiply their results (SwiGLU)
-    int resident_pairs = 0;     // clusters of two thread blocks of the GEMM kernel that are resident at once
+    int resident_pairs = 0;     // clusters of two CTAs of the GEMM kernel that are resident at once
     target_function<int(const gemm_problem&, const target&)> kernels{};
     target_function<text(const gemm_problem&, const target&)> why_several{};
     target_function<int(const gemm_problem*, int count, const target&)> grouped_kernels{};
@@ -4409,7 +4409,7 @@ struct gemm_launch {
   id around = none_id;             // the product with the base weight, or the result
   int product = 0, grouped = 0;    // index of the first product in launch_plan::products, and how many follow it
   id gated = none_id;              // the elementwise product of its two results, which is stored instead of them
-  int fused_wgrads[2] = {-1, -1};  // wgrads that run in its launch: indices of wgrad_sum
+  int fused_wgrads[2] = {-1, -1};  // wgrads that run in its launch: indices of wgrad_launch
   constexpr id anchor() const { return around; }
   constexpr const char* name(const graph&) const { return "GEMM"; }
   template <class F> constexpr void each_wgrad(int, F f) const {
@@ -4431,7 +4431,7 @@ struct gemm_launch {
     for (int k = 0; k < 2; ++k)
       if (fused_wgrads[k] >= 0)
         all[0].fused_wgrads[k] =
-            shape_of(in.g, in.p.products[product], in.p.template all<wgrad_sum>()[fused_wgrads[k]], in.s);
+            shape_of(in.g, in.p.products[product], in.p.template all<wgrad_launch>()[fused_wgrads[k]], in.s);
     for (int k = 0; k < all.size(); ++k)
       if (all[k].output_rotation != 0 && (!can.rotation_is_fused || !can.rotation_is_fused(all[k], to)))
         n += nodes_launch::kernels_of(in, in.p.products[product + k].result);
@@ -4466,14 +4466,14 @@ struct gemm_launch {
     const graph& g = by.g;
     const auto& can = by.template can<gemm_launch>();
     auto& w = by.template work<gemm_launch>();
-    auto& sums = by.p.template all<wgrad_sum>();
+    auto& sums = by.p.template all<wgrad_launch>();
     const auto& dropouts = by.p.template all<dropout_gemm>();
     const auto claim_all = [&](int k) {
       for (const id inside : w.products[k].inside) by.template claim<gemm_launch>(inside, k);
       if (const id x = w.products[k].input_rotation; x >= 0) by.template claim<gemm_launch>(x, k);
     };
     wgrad_readers by_sums(g.size);
-    for (const wgrad_sum& s : sums) by_sums.add(s);
+    for (const wgrad_launch& s : sums) by_sums.add(s);
     const node_set shrinks = dropout_shrinks(g, dropouts);
     for (id i = g.size - 1; i >= 0; --i) {
       if (!by.is_free(i)) continue;
@@ -4486,9 +4486,9 @@ struct gemm_launch {
     for (int k = 0; k < w.products.size(); ++k) claim_all(k);
     for (int k = 0; k < sums.size(); ++k)
       for (id i = 0; i < g.size; ++i)
-        if (by.is_free(i) && absorb_scaled_operand(g, by.p.when, i, sums[k])) by.template claim<wgrad_sum>(i, k);
-    by.template work<wgrad_sum>().host =
-        wgrad_fusion(g, w.products, sums, by.template can<wgrad_sum>().fuses_into_dgrad);
+        if (by.is_free(i) && absorb_scaled_operand(g, by.p.when, i, sums[k])) by.template claim<wgrad_launch>(i, k);
+    by.template work<wgrad_launch>().host =
+        wgrad_fusion(g, w.products, sums, by.template can<wgrad_launch>().fuses_into_dgrad);
     w.groups = group_products(w.products, can.max_grouped_gemms);
     w.gates = sequence<id>(w.products.size(), none_id);
     for (int k = 0; can.fuses_gates && k < w.products.size(); ++k)
@@ -4512,11 +4512,11 @@ struct gemm_launch {
  private:
   template <class Planner> [[gnu::cold]] static constexpr bool inputs_computed(const Planner& by, int member) {
     const gemm_slots& s = by.template work<gemm_launch>().products[member];
-    const auto& sums = by.p.template all<wgrad_sum>();
+    const auto& sums = by.p.template all<wgrad_launch>();
     if (!by.template computed<gemm_launch>(s.inside, member)) return false;
     if (s.input_rotation >= 0 && !by.template computed<gemm_launch>(s.input_rotation, member)) return false;
     for (int k = 0; k < sums.size(); ++k)
-      if (by.template work<wgrad_sum>().host[k] == member &&
+      if (by.template work<wgrad_launch>().host[k] == member &&
           !by.template computed<gemm_launch>(sums[k].product, member))
         return false;
     return true;
@@ -4540,9 +4540,9 @@ struct gemm_launch {
                                 : launch_slot::epilogue);
       if (base && product == by.p.products.size() - 1) around = i;
     }
-    const auto& host = by.template work<wgrad_sum>().host;
+    const auto& host = by.template work<wgrad_launch>().host;
     for (int k = 0, n = 0; k < host.size(); ++k)
-      if (host[k] == index) fused_wgrads[n++] = k, by.p.template all<wgrad_sum>()[k].add_nodes(by);
+      if (host[k] == index) fused_wgrads[n++] = k, by.p.template all<wgrad_launch>()[k].add_nodes(by);
   }
 };
 }  // namespace graft
@@ -4561,7 +4561,7 @@ template <class... Kinds> struct kind_list {
   }
   template <template <class> class For> struct values : For<Kinds>... {};
 };
-using launch_kinds = kind_list<dropout_gemm, kronecker_chain, wgrad_sum, gemm_launch, expert_gemm, matrix_stack,
+using launch_kinds = kind_list<dropout_gemm, kronecker_chain, wgrad_launch, gemm_launch, expert_gemm, matrix_stack,
                                rowwise_launch, expression_launch, attention_launch, nodes_launch, rows_launch>;
 namespace detail {
 template <class Kind> struct capabilities_of { typename Kind::capabilities capabilities{}; };
@@ -6594,12 +6594,12 @@ struct launch_facts {
 [[gnu::cold]] constexpr sequence<id> padded_operands(const graph& g, const launch_plan& p, const launch& of,
                                                      const size_values& s, dtype type) {
   sequence<id> found;
-  const auto& is_padded = p.to.can<wgrad_sum>().operand_is_padded;
+  const auto& is_padded = p.to.can<wgrad_launch>().operand_is_padded;
   if (!is_padded) return found;
   node_set seen(g.size);
   for (const launch& l : p.launches) {
     p.each_wgrad(l, [&](int sum) {
-      const wgrad_sum& w = p.all<wgrad_sum>()[sum];
+      const wgrad_launch& w = p.all<wgrad_launch>()[sum];
       for (const id i : {w.left, w.right}) {
         if (w.by_column || seen[i] || !is_call_input(g, i)) continue;
         if (!is_padded(g.sizes.value(g[i].d[3], s), type, p.to)) continue;

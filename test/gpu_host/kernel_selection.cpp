@@ -69,7 +69,7 @@ gpu::launch_mask needs(const graph& g, const target& to, const size_values& know
   gpu::launch_mask all = of_known(g, p, s);
   for (const graft::launch& l : p.launches) all |= of_launch(g, p, l, s);
   for (const gemm_slots& one : p.products) all |= of_product(g, one);
-  for (const wgrad_sum& t : p.all<wgrad_sum>()) {
+  for (const wgrad_launch& t : p.all<wgrad_launch>()) {
     all |= t.by_column ? set::columns : 0U;
     for (const id i : {t.left, t.right})
       if (!t.by_column && is_call_input(g, i) && g.sizes.value(g[i].d[3], s) % 8 != 0) all |= set::pad;
@@ -138,7 +138,7 @@ template <class Layer> void check_products(const std::string& name, const graph&
         q.rank = gpu::padded_rank(q.rank), q.nn = false;
         for (int sum = 0; sum < 2; ++sum)
           if (l.fused_wgrads[sum] >= 0) {
-            q.fused_wgrads[sum] = shape_of(g, one, p.all<wgrad_sum>()[l.fused_wgrads[sum]], s);
+            q.fused_wgrads[sum] = shape_of(g, one, p.all<wgrad_launch>()[l.fused_wgrads[sum]], s);
             q.fused_wgrads[sum].rank = gpu::padded_rank(q.fused_wgrads[sum].rank);
           }
         const low_rank_update grown = low_rank_update_at(g, one.weight);
@@ -155,7 +155,7 @@ template <class Layer> void check_products(const std::string& name, const graph&
         for (const bool nn : {false, true})
           takes({.n = size(one.weight, 3), .k = rank, .plain = !grown.adds, .nn = nn}, to);
       });
-    for (const wgrad_sum& w : p.all<wgrad_sum>())
+    for (const wgrad_launch& w : p.all<wgrad_launch>())
       if (!w.by_column) {
         const int left = size(w.left, 3), right = size(w.right, 3);
         for (const long long m : token_counts)

@@ -54,7 +54,8 @@ TEST_CASE("dropout branch: the GEMMs of a low-rank branch include dropout") {
 }
 TEST_CASE("dropout branch: the layer's GEMM reads U, and its dgrad makes T = dy B with dB fused") {
   target to = gpu_target_nn;
-  to.can<dropout_gemm>().has_kernel = to.can<wgrad_sum>().has_kernel = to.can<wgrad_sum>().fuses_into_dgrad = true;
+  to.can<dropout_gemm>().has_kernel = to.can<wgrad_launch>().has_kernel = to.can<wgrad_launch>().fuses_into_dgrad =
+      true;
   const formula low_rank = formula_of<lora<16>>();
   const saved_pair one = trained(low_rank, {.elements = true}),
                    both = trained(low_rank, {.elements = true}, &two_layers);
@@ -86,7 +87,7 @@ TEST_CASE("dropout branch: the layer's GEMM reads U, and its dgrad makes T = dy 
       CHECK(s.branches[0].b == none_id);
       REQUIRE(gemm->fused_wgrads[0] >= 0);
       CHECK(gemm->fused_wgrads[1] < 0);
-      CHECK(p.all<wgrad_sum>()[gemm->fused_wgrads[0]].left == s.x);
+      CHECK(p.all<wgrad_launch>()[gemm->fused_wgrads[0]].left == s.x);
       for (const dropout_gemm& d : p.all<dropout_gemm>())
         if (d.narrow == s.branches[0].s) CHECK(p.launch_of[d.result] > p.launch_of[s.result]);
     }

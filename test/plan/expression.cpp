@@ -20,7 +20,7 @@ namespace {
 
 constexpr target gpu_that_joins() {
   target t = test::gpu_target_nn;
-  t.can<wgrad_sum>().has_kernel = t.can<wgrad_sum>().fuses_into_dgrad = t.can<expression_launch>().fused = true;
+  t.can<wgrad_launch>().has_kernel = t.can<wgrad_launch>().fuses_into_dgrad = t.can<expression_launch>().fused = true;
   return t;
 }
 constexpr target gpu_target = gpu_that_joins();

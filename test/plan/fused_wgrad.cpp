@@ -13,7 +13,7 @@ namespace {
 
 constexpr target gpu_with(bool fused_wgrads) {
   target t = test::gpu_target_nn;
-  t.can<wgrad_sum>() = {.has_kernel = true, .fuses_into_dgrad = fused_wgrads};
+  t.can<wgrad_launch>() = {.has_kernel = true, .fuses_into_dgrad = fused_wgrads};
   return t;
 }
 template <class Adapter> saved_pair pair_of() {
@@ -36,7 +36,7 @@ TEST_CASE("fused wgrad: in training both passes of LoRA are one launch each") {
   CHECK(forth.products[0].branches[0].stores_shrink);
   CHECK(graph(pair.forward).out[1].at == forth.products[0].branches[0].s);
   REQUIRE(back.launches.size() == 1);
-  REQUIRE(back.all<wgrad_sum>().size() == 2);
+  REQUIRE(back.all<wgrad_launch>().size() == 2);
   CHECK(back.all<gemm_launch>()[0].fused_wgrads[0] >= 0);
   CHECK(back.all<gemm_launch>()[0].fused_wgrads[1] >= 0);
   for (const id i : {pair.backward.result("lora_A.weight"), pair.backward.result("lora_B.weight")})
@@ -57,15 +57,15 @@ TEST_CASE("fused wgrad: in a block every dgrad includes the wgrads of its own fa
       select_saved_tensors(capture_forward(v.formula, v.options), capture_backward(v.formula, v.options));
   const graph g = pair.backward;
   const launch_plan p = fuse(g, gpu_with(true));
-  REQUIRE(p.all<wgrad_sum>().size() == 14);
+  REQUIRE(p.all<wgrad_launch>().size() == 14);
   for (const launch& l : p.launches) {
-    CHECK(!l.is<wgrad_sum>());
+    CHECK(!l.is<wgrad_launch>());
     const gemm_launch* const gemm = p.as<gemm_launch>(l);
     if (gemm == nullptr) continue;
     const gemm_slots& s = p.products[gemm->product];
     for (const int k : gemm->fused_wgrads) {
       REQUIRE(k >= 0);
-      const wgrad_sum& sum = p.all<wgrad_sum>()[k];
+      const wgrad_launch& sum = p.all<wgrad_launch>()[k];
       CHECK((sum.left == s.x || sum.left == s.branches[0].s));
     }
   }
@@ -97,9 +97,9 @@ TEST_CASE("fused wgrad: the gradient of a factor of dy is fused into the dgrad t
   const launch_plan p = fuse(pair.backward, gpu_with(true)), d = fuse(dora_pair.backward, gpu_with(true));
   REQUIRE(p.launches.size() == 1);
   REQUIRE(p.all<gemm_launch>()[0].fused_wgrads[0] >= 0);
-  CHECK(p.all<wgrad_sum>()[p.all<gemm_launch>()[0].fused_wgrads[0]].by_column);
+  CHECK(p.all<wgrad_launch>()[p.all<gemm_launch>()[0].fused_wgrads[0]].by_column);
   CHECK(fuse(pair.backward, gpu_with(false)).launches.size() == 2);
   for (const gemm_launch& l :
        d.all<gemm_launch>())  // in DoRA the launch of that sum also scales dy, which the GEMM reads
-    for (const int k : l.fused_wgrads) CHECK((k < 0 || !d.all<wgrad_sum>()[k].by_column));
+    for (const int k : l.fused_wgrads) CHECK((k < 0 || !d.all<wgrad_launch>()[k].by_column));
 }

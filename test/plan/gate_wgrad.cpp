@@ -38,10 +38,11 @@ TEST_CASE("gate wgrad: DoRA's magnitude gradients of gate and up are part of the
     if (l == nullptr || l->gate_wgrads[0] < 0) continue;
     const id of[2] = {l->root, l->paired_root};
     for (int b = 0; b < 2; ++b) {
-      const wgrad_sum& s = made.p.all<wgrad_sum>()[l->gate_wgrads[b]];
+      const wgrad_launch& s = made.p.all<wgrad_launch>()[l->gate_wgrads[b]];
       CHECK(s.left == of[b]);
       for (const id i : {s.result, s.product, s.scaled}) CHECK(made.p.launch_of[i] == k);
-      for (const launch& other : made.p.launches) CHECK((!other.is<wgrad_sum>() || other.index != l->gate_wgrads[b]));
+      for (const launch& other : made.p.launches)
+        CHECK((!other.is<wgrad_launch>() || other.index != l->gate_wgrads[b]));
     }
   }
 }

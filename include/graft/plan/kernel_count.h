@@ -39,12 +39,12 @@ struct launch_facts {
 [[gnu::cold]] constexpr sequence<id> padded_operands(const graph& g, const launch_plan& p, const launch& of,
                                                      const size_values& s, dtype type) {
   sequence<id> found;
-  const auto& is_padded = p.to.can<wgrad_sum>().operand_is_padded;
+  const auto& is_padded = p.to.can<wgrad_launch>().operand_is_padded;
   if (!is_padded) return found;
   node_set seen(g.size);
   for (const launch& l : p.launches) {
     p.each_wgrad(l, [&](int sum) {
-      const wgrad_sum& w = p.all<wgrad_sum>()[sum];
+      const wgrad_launch& w = p.all<wgrad_launch>()[sum];
       for (const id i : {w.left, w.right}) {
         if (w.by_column || seen[i] || !is_call_input(g, i)) continue;
         if (!is_padded(g.sizes.value(g[i].d[3], s), type, p.to)) continue;

@@ -44,7 +44,7 @@ struct lora_pair {
   std::string module;
   bool table = false;  // the token embedding
   std::vector<float> a, b;
-  long long rank = 0, in = 0, out = 0;  // of the factors: an embedding maps a token to a vector
+  long long rank = 0, in = 0, out = 0;  // factors are transposed for the embedding, which maps a token to a vector
   long long experts = 0;                // a is [experts · r, in], b [out, r · experts] (adapter/lora.h)
   double alpha = 0;
 };
@@ -133,7 +133,7 @@ class gguf_adapter_reader {
     const view &stored_a = from_.tensors.find(of + ".lora_a")->second, &stored_b = b->second;
     if (stored_a.rank != 2 || stored_b.rank != 2) return fail("tensor ", in_quotes(of + ".lora_a"), " is no matrix");
     p.module = base->module, p.table = base->kind == "embedding", p.in = base->in, p.out = base->out;
-    if (p.table) std::swap(p.in, p.out);  // its matrix has a row for every token
+    if (p.table) std::swap(p.in, p.out);  // the table has a row per token
     p.rank = stored_b.size[1];
     const bool fits = stored_b.size[0] == p.out && (p.table ? stored_a.size[0] == p.in && stored_a.size[1] == p.rank
                                                             : stored_a.size[0] == p.rank && stored_a.size[1] == p.in);

@@ -33,7 +33,7 @@ inline void refuse_unknown_gguf_keys(gguf_metadata& f, std::span<const std::stri
       "rope.scaling.finetuned", "rope.scaling.attn_factor", "rope.scaling.yarn_ext_factor",
       "rope.scaling.yarn_attn_factor", "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow",
       "rope.scaling.yarn_log_multiplier",
-      // These keys do not change what is computed, or are read by the families with experts:
+      // Keys that are ignored: they do not change the result, or the readers of expert families take them.
       "expert_count", "expert_used_count", "pooling_type", "tensor_data_layout"};
   const std::string prefix = f.family + ".";
   const auto lists = [](const auto& keys, std::string_view key) {
@@ -203,7 +203,7 @@ GRAFT_LIBRARY result<model_config> config_of(const gguf& from) {
   c.mlp_bias = family.has_layer_norms || from.tensors.contains("blk.0.ffn_up.bias");
   c.tied = !from.tensors.contains("output.weight");
   c.embedding_width = c.hidden_size;
-  // Converters store all projections [out, in], as they lie where they are quantized.
+  // Converters transpose projections to [out, in]; marking the model quantized makes its formulas read that layout.
   if (c.family->stores_in_out || c.family->experts_in_out)
     c.quantized = quantized_weights{dtype::ggml, {}, quantized_storage::gguf};
   return c;

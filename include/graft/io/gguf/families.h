@@ -173,7 +173,8 @@ inline void write_gguf_phi3(const gguf_keys_writer& to, const model_config& c) {
   to.real("rope.scaling.attn_factor", longrope_attention_factor(c.rope));
 }
 
-// Every layer has experts, and llama.cpp knows by the architecture over which of them a router's softmax is taken.
+// The file does not say whether the router's softmax is over the chosen experts; llama.cpp derives it from the
+// architecture. Every layer has experts.
 inline constexpr std::string_view gguf_moe_keys[] = {"expert_feed_forward_length", "expert_shared_feed_forward_length"};
 inline constexpr std::string_view gguf_gpt_oss_keys[] = {"expert_feed_forward_length", "rope.freq_base_swa"};
 inline void read_gguf_experts(gguf_metadata& f, model_config& c) {
@@ -220,7 +221,7 @@ struct gguf_family {
   std::span<const name_pair> ends = gguf_llama_ends, modules = gguf_llama_modules;
   bool interleaves_heads = false;  // rows of Q and K are permuted so that RoPE rotates neighboring pairs
   bool adds_one_to_norms = false;
-  bool has_layer_norms = false;  // with biases, as all projections then have
+  bool has_layer_norms = false;  // LayerNorm with biases; all projections then have biases too
   bool has_qkv_bias = false;
   bool has_experts = false;        // in files with expert_count above 0
   bool experts_alternate = false;  // the rows of gates and ups alternate in the model's matrix, whose rows are outputs
@@ -234,7 +235,7 @@ struct gguf_family {
   int window_period = 0;
   int usual_window = 0;  // of files that do not state one
   bool (*is_70b)(const model_config&) = nullptr;
-  std::span<const std::string_view> keys{};  // that only this architecture has, and read() reads
+  std::span<const std::string_view> keys{};  // keys of this architecture alone, read by read()
   void (*read)(gguf_metadata&, model_config&) = nullptr;
   void (*write)(const gguf_keys_writer&, const model_config&) = nullptr;
 };

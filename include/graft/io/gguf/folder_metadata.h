@@ -107,7 +107,8 @@ struct gguf_tokenizer_writer {
   const model_config& config;
   std::optional<error> problem{};
   std::vector<std::string> tokens{};
-  std::vector<std::int32_t> types{};  // of ggml: 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte
+  // Ggml token types: 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte.
+  std::vector<std::int32_t> types{};
   std::map<std::string, std::uint32_t, std::less<>> ids{};
 
   template <class... Parts> void reject(const Parts&... parts) {

@@ -18,8 +18,8 @@ struct gguf_value {
   enum class kind : unsigned char { whole, real, flag, word, list } what = kind::whole;
   std::int64_t whole = 0;
   double real = 0;
-  std::string_view word{};    // a text; of a list the bytes of its elements, as the file has them
-  std::uint32_t element = 0;  // of a list: the type of its elements, as GGUF numbers them; `whole` is their number
+  std::string_view word{};    // text; lists: the raw bytes of the elements
+  std::uint32_t element = 0;  // lists: GGUF number of the element type; `whole` is how many
   std::uint32_t type = 0;     // as GGUF numbers it
   std::string_view stored{};  // the value's bytes in the file, which a copy of the file repeats
 };

@@ -23,12 +23,14 @@ struct gguf_matrix_type {
   const char* otherwise = "f16";  // for rows that are no whole blocks
   gguf_mixture mixture = gguf_mixture::none;
 };
-// What the type of a tensor depends on beside its name and shape.
+// What the type of a tensor depends on apart from its name and shape.
 struct gguf_model_facts {
   bool tied = false;
   int layers = 0;
-  bool shares_values = false;  // llama.cpp's type 70B: eight heads share a value, which then gets more bits
-  int experts = 0;             // of a layer; beside eight of them attention is small, and gets more bits
+  // Llama.cpp's 70B rule: with eight query heads per KV head the value projection is stored in more bits.
+  bool shares_values = false;
+  // Experts per layer; with eight, attention is a small part of the weights and is stored in more bits.
+  int experts = 0;
 };
 // Null for a name that is not in the list.
 GRAFT_LIBRARY const gguf_matrix_type* find_gguf_matrix_type(std::string_view name);
@@ -83,7 +85,8 @@ inline const std::vector<gguf_matrix_type>& gguf_matrix_types() {
 // Q6_K.
 inline const char* type_in_mixture(gguf_mixture mixture, std::string_view tensor, const gguf_model_facts& of) {
   const bool values = tensor.ends_with(".attn_v.weight") || tensor.ends_with(".attn_qkv.weight"),
-             down = tensor.find(".ffn_down") != tensor.npos;  // of the MLP, of experts and of shared experts
+             // Down projection of the MLP, of experts or of shared experts.
+      down = tensor.find(".ffn_down") != tensor.npos;
   int layer = 0;
   if (mixture == gguf_mixture::none || !tensor.starts_with("blk.")) return nullptr;
   if (of.experts == 8) {

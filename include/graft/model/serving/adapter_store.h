@@ -24,7 +24,7 @@ namespace graft::serving {
 struct adapter_version {
   std::string name, folder, id;
   long long number = 0;
-  int sequences = 0;  // that run with it; guarded by the store
+  int sequences = 0;  // sequences that run with it, guarded by the store
   long long used = 0;
   long long bytes = 0;  // of its tensors
 };
@@ -32,7 +32,7 @@ using shared_version = std::shared_ptr<adapter_version>;
 
 struct adapter_info {
   std::string name, folder;
-  long long version = 0;  // of the one in memory; 0: none is
+  long long version = 0;  // version that is in memory; 0: none
   int sequences = 0;
   bool pinned = false, loading = false;
   long long bytes = 0;  // of its tensors, when it was read last; 0: it was not read yet
@@ -222,7 +222,7 @@ class adapter_store {
     for (const shared_version& v : versions) --v->sequences;
   }
   // Returns versions that have to leave: replaced or removed ones that no sequence runs with, and the least recently
-  // used one if something was loaded and there is no room for it. The caller removes them from the model.
+  // used one if something was loaded and the capacity is used up. The caller removes them from the model.
   std::vector<shared_version> leaving() {
     const std::lock_guard guard(mutex_);
     std::vector<shared_version> out;
@@ -235,7 +235,7 @@ class adapter_store {
     if (!files_ || !files_->adapter || !fits_beside_pinned({files_->name}, files_->bytes)) return out;
     while (!has_room(files_->bytes)) {
       entry* oldest = nullptr;
-      // A replacement needs no room of its own where the version before it may leave, be it pinned or not.
+      // A replacement needs no capacity of its own where the version before it may leave, be it pinned or not.
       for (auto& [name, e] : all_)
         if (e.now != nullptr && e.now->sequences == 0 && (!e.pinned || name == files_->name) &&
             (oldest == nullptr || e.now->used < oldest->now->used))
@@ -246,7 +246,7 @@ class adapter_store {
     }
     return out;
   }
-  // Returns what was read, if there is room for it or the reading failed.
+  // Returns what was read, if the capacity allows it or the reading failed.
   std::optional<loaded_files> loaded() {
     std::optional<loaded_files> out;
     {
@@ -308,11 +308,11 @@ class adapter_store {
   struct entry {
     std::string folder;
     bool pinned = false;
-    bool queued = false;     // waits for the loader, is read, or waits for room
+    bool queued = false;     // waits for the loader, is read, or waits for capacity
     bool replacing = false;  // load() waits
     std::string next_folder{};
     shared_version now{};
-    long long number = 0;  // of the last version that was asked for
+    long long number = 0;  // number of the last requested version
     std::string message{};
     failure_cause cause = failure_cause::none;
     long long failed_at = 0;

@@ -141,7 +141,7 @@ class json_object_prefix {
   }
 
   std::uint64_t objects_ = 0;  // the open containers, the innermost in the lowest bit; 1: an object
-  const char* rest_ = "";      // of a literal
+  const char* rest_ = "";      // what is left of a literal
   int depth_ = 0, spaces_ = 0, left_ = 0;
   unsigned char low_ = 0x80, high_ = 0xBF;
   state at_ = state::begin;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Divides the slots of a KV cache into segments, each the contiguous slots of one sequence. Attention kernels read one
-// range of slots per row, so that a sequence needs neighbouring ones; its segment is as long as prompt and answer may
+// range of slots per row, so that a sequence needs neighboring ones; its segment is as long as prompt and answer may
 // become, and the best fit is taken. Pages would save the part of an answer that is not written, and cost every kernel
 // a table of addresses.
 #pragma once
@@ -47,7 +47,7 @@ class kv_segments {
   long long free_slots() const { return free_slots_; }
 
  private:
-  std::map<long long, long long> free_;  // by first slot: the length
+  std::map<long long, long long> free_;  // length of each free segment, by its first slot
   long long slots_, free_slots_;
 };
 

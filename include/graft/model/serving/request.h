@@ -30,7 +30,7 @@ struct request {
   int choices = 1;
   std::vector<std::string> stop{};
   std::optional<int> logprobs{};                              // alternatives that are reported with each token
-  std::vector<std::pair<std::int64_t, double>> logit_bias{};  // by token: what is added to its logit
+  std::vector<std::pair<std::int64_t, double>> logit_bias{};  // what is added to the logit of a token
   bool json_object = false;  // tokens that would not continue a JSON object are excluded
   bool ignore_eos = false;
   int priority = 0;  // a smaller number goes first, as in vLLM

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Continuous batching: which tokens of which sequences the next step computes. A step has a budget of tokens. Every
-// sequence that decodes has one of them; what is left goes to prompts, chunk by chunk, so that a long prompt does not
-// stop the others. Waiting sequences are admitted by priority, then in the order in which they came, as soon as their
+// sequence that decodes has one of them; what is left goes to prompts, chunk by chunk (chunked prefill), so that a
+// long prompt does not stop the others. Waiting sequences are admitted by priority, then in the order in which they came, as soon as their
 // adapters are in memory and a segment of the KV cache is free for prompt and answer; one that has to wait for memory
 // lets nobody past, so that long requests do not starve.
 //
@@ -21,15 +21,15 @@
 
 namespace graft::serving {
 
-// A request on its way, shared by its choices.
+// The state of a waiting or admitted request, which its n choices share.
 struct request_state {
   request submitted;
   std::shared_ptr<response> to;
   long long number = 0, since = 0;         // the order of requests; adapter_store::now() at its arrival
-  std::vector<shared_version> versions{};  // since its first choice was admitted
-  std::vector<std::string> ids{};          // of the versions in the model
+  std::vector<shared_version> versions{};  // adapter versions, pinned when the first choice is admitted
+  std::vector<std::string> ids{};          // names of these versions in the model
   int open = 0;                            // choices that have not ended
-  int first_choice = 0;                    // its number among all choices of the response
+  int first_choice = 0;                    // number of the first choice among all choices of the response
   bool acquired = false;
 };
 
@@ -53,8 +53,8 @@ struct sequence {
 class scheduler {
  public:
   struct limits {
-    int sequences = 32;      // that run at a time
-    long long slots = 8192;  // of the KV cache
+    int sequences = 32;      // sequences that run at a time
+    long long slots = 8192;  // slots of the KV cache
     int tokens_per_step = 512;
     bool reuse_prefixes = true;
   };
@@ -68,7 +68,7 @@ class scheduler {
   };
   struct step_plan {
     std::vector<chunk> chunks;
-    std::vector<row_copy> copies;  // of keys and values, before the chunks run
+    std::vector<row_copy> copies;  // copies of keys and values that precede the chunks
     void clear() { chunks.clear(), copies.clear(); }
   };
   enum class readiness : std::uint8_t { ready, pending, failed };
@@ -185,7 +185,7 @@ class scheduler {
       if (p.ids == s.of->ids) offer(p.tokens, p.segment, &p);
     return best;
   }
-  // Finds a segment and copies what can be reused. Returns false if there is no room.
+  // Finds a segment and copies what can be reused. Returns false if no segment is free.
   bool admit(sequence& s) {
     match reused = longest(s);
     if (reused.ended != nullptr)  // it was used last
@@ -206,7 +206,7 @@ class scheduler {
     segments_.release(prefixes_.oldest().segment, static_cast<long long>(prefixes_.oldest().tokens.size()));
     prefixes_.drop_oldest();
   }
-  // Keeps what an ended sequence has computed, and gives the rest of its segment back.
+  // Adds the computed part of an ended sequence to the prefix cache and releases the rest of its segment.
   void keep_prefix(sequence& s) {
     const bool keeps = limits_.reuse_prefixes && s.cached > 0;
     const long long retained = keeps ? s.cached : 0;
@@ -225,7 +225,7 @@ class scheduler {
 
   limits limits_;
   kv_segments segments_;
-  std::deque<std::unique_ptr<sequence>> waiting_;  // both in the order of before()
+  std::deque<std::unique_ptr<sequence>> waiting_;  // waiting_ and running_ are sorted by before()
   std::vector<std::unique_ptr<sequence>> running_;
   lru_cache<prefix> prefixes_;
   step_plan plan_;

@@ -27,7 +27,7 @@ struct serving_settings {
   bool batch_invariant = true;  // on an engine that has such products; prompts then take longer
 };
 
-// The message of requests that the end of the engine ended.
+// The error text of requests that were running when the engine stopped.
 inline constexpr const char* shutting_down = "the server is shutting down";
 
 // What submit() returns: a response, or why there is none.
@@ -43,7 +43,7 @@ struct serving_stats {
   long long running = 0, waiting = 0, cache_slots = 0, cache_used = 0, cache_prefixes = 0;
   long long adapters_in_memory = 0, adapter_bytes = 0, adapters_loaded = 0, adapters_failed = 0, adapters_left = 0;
   long long rows_of_last_step = 0;
-  double step_seconds = 0;  // of all steps
+  double step_seconds = 0;  // seconds of all steps
   double longest_step = 0, longest_step_while_loading = 0;
 };
 
@@ -250,7 +250,7 @@ class serving_base {
   const int vocabulary_, context_;
   std::vector<int> eos_tokens_;
   token_bytes bytes_;
-  scheduler scheduler_;  // of the thread that runs the steps, as everything above the mutex
+  scheduler scheduler_;  // used by the step thread only, as all members above the mutex
   sampler sampler_;
   std::string failure_;  // why the adapters of a request cannot be acquired
   failure_cause cause_ = failure_cause::none;

@@ -146,7 +146,7 @@ struct expression_launch {
 
   id root = none_id;
   id paired_root = none_id;       // the second value that it computes from the operands of the first
-  int gate_wgrads[2] = {-1, -1};  // column wgrads of these two values, possibly fused: indices of wgrad_sum
+  int gate_wgrads[2] = {-1, -1};  // column wgrads of these two values, possibly fused: indices of wgrad_launch
 
   constexpr id anchor() const { return root; }
   constexpr const char* name(const graph& g) const { return launch_name_of(g[root]); }
@@ -229,12 +229,12 @@ struct expression_launch {
   // the product with its factor. The kernel of the pair can compute them.
   template <class Planner> [[gnu::cold]] constexpr void add_gate_wgrads(Planner& by) {
     const graph& g = by.g;
-    const auto& sums = by.p.template all<wgrad_sum>();
+    const auto& sums = by.p.template all<wgrad_launch>();
     const id both[2] = {root, paired_root};
     int found[2] = {-1, -1};
     for (int b = 0; b < 2; ++b)
       for (int k = 0; k < sums.size(); ++k)
-        if (const wgrad_sum& s = sums[k];
+        if (const wgrad_launch& s = sums[k];
             s.by_column && s.scaled >= 0 && s.left == both[b] && by.readers[both[b]] == 2 && is_leaf(g[s.right].what))
           found[b] = k;
     bool by_silu = false;

@@ -60,7 +60,7 @@ constexpr id gate_of(const graph& g, const sequence<int>& readers, const gemm_sl
 
 // ---- Fused wgrads
 
-// Fused wgrads: which wgrads run in the launch of a dgrad GEMM, on multiprocessors that its tiles leave idle. With a
+// Fused wgrads: which wgrads run in the launch of a dgrad GEMM, on SMs that its tiles leave idle. With a
 // low-rank branch the GEMM is dx = dy W + T A with T = dy B, [tokens, rank], and the wgrads are dA = Tᵀ x, which waits
 // for T within the launch, and dB = dyᵀ U, where U = x Aᵀ is the shrink result of forward. With a factor l per column
 // of dy it is dx = (dy ⊙ l) W, and the wgrad is the gradient of l, Σ dy ⊙ u per column.
@@ -68,7 +68,7 @@ constexpr id gate_of(const graph& g, const sequence<int>& readers, const gemm_sl
 // For each wgrad the product whose launch it runs in, or -1. A product takes at most two: one that waits for T and one
 // that does not. All are -1 where the target has no such kernel.
 [[gnu::cold]] constexpr sequence<int> wgrad_fusion(const graph& g, const sequence<gemm_slots>& products,
-                                                   const sequence<wgrad_sum>& sums, bool target_can) {
+                                                   const sequence<wgrad_launch>& sums, bool target_can) {
   sequence<int> fused_wgrads(sums.size(), -1);
   if (!target_can) return fused_wgrads;
   auto hosts_column_wgrad = [&](const gemm_slots& p) {
@@ -102,7 +102,7 @@ constexpr id gate_of(const graph& g, const sequence<int>& readers, const gemm_sl
       // True for T, and for values computed before the launch: they depend on no host, or the product needs them.
       auto ready = [&](id i) { return i == shrink || !after[i] || (needed[i] && !made[i]); };
       for (int k = sums.size() - 1; k >= 0; --k) {
-        const wgrad_sum& s = sums[k];
+        const wgrad_launch& s = sums[k];
         if (s.by_column != columnwise || s.scaled >= 0 || fused_wgrads[k] >= 0 || needed[s.product]) continue;
         const bool waits_for_shrink = s.left == shrink || s.right == shrink;
         if (own && !waits_for_shrink && s.left != p.x && s.right != p.x) continue;
@@ -119,10 +119,10 @@ constexpr id gate_of(const graph& g, const sequence<int>& readers, const gemm_sl
 
 struct gemm_launch {
   struct capabilities : gemm_slot_capabilities {
-    int max_branch_rank = 0;    // of a branch in a GEMM; adapters of larger rank are folded
+    int max_branch_rank = 0;    // largest rank of a branch inside a GEMM; larger ones are folded
     int max_grouped_gemms = 1;  // most products of a grouped GEMM
     bool fuses_gates = false;   // grouped GEMMs of two products multiply their results (SwiGLU)
-    int resident_pairs = 0;     // clusters of two thread blocks of the GEMM kernel that are resident at once
+    int resident_pairs = 0;     // clusters of two CTAs of the GEMM kernel that are resident at once
     // The number of kernels of one GEMM; null: one.
     target_function<int(const gemm_problem&, const target&)> kernels{};
     // The reason why one GEMM takes several kernels, which names what to change; it may be null or return no text.
@@ -131,10 +131,10 @@ struct gemm_launch {
     target_function<int(const gemm_problem*, int count, const target&)> grouped_kernels{};
     // The number of kernels of a grouped GEMM with its gate; 0: the gate is a kernel of its own.
     target_function<int(const gemm_problem*, const target&)> gated_kernels{};
-    // True where one kernel rotates all inputs of a launch; otherwise each has its own.
+    // Returns true if one kernel rotates all inputs of a launch; otherwise each has its own.
     target_function<bool(const graph&, const id* rotations, int count, const size_values&, dtype, const target&)>
         rotations_share_kernel{};
-    // True where the kernel of the GEMM rotates its result; otherwise a kernel after it does.
+    // Returns true if the kernel of the GEMM rotates its result; otherwise a kernel after it does.
     target_function<bool(const gemm_problem&, const target&)> rotation_is_fused{};
   };
   struct work {
@@ -147,7 +147,7 @@ struct gemm_launch {
   id around = none_id;             // the product with the base weight, or the result
   int product = 0, grouped = 0;    // index of the first product in launch_plan::products, and how many follow it
   id gated = none_id;              // the elementwise product of its two results, which is stored instead of them
-  int fused_wgrads[2] = {-1, -1};  // wgrads that run in its launch: indices of wgrad_sum
+  int fused_wgrads[2] = {-1, -1};  // wgrads that run in its launch: indices of wgrad_launch
 
   constexpr id anchor() const { return around; }
   constexpr const char* name(const graph&) const { return "GEMM"; }
@@ -173,7 +173,7 @@ struct gemm_launch {
     for (int k = 0; k < 2; ++k)
       if (fused_wgrads[k] >= 0)
         all[0].fused_wgrads[k] =
-            shape_of(in.g, in.p.products[product], in.p.template all<wgrad_sum>()[fused_wgrads[k]], in.s);
+            shape_of(in.g, in.p.products[product], in.p.template all<wgrad_launch>()[fused_wgrads[k]], in.s);
     for (int k = 0; k < all.size(); ++k)
       if (all[k].output_rotation != 0 && (!can.rotation_is_fused || !can.rotation_is_fused(all[k], to)))
         n += nodes_launch::kernels_of(in, in.p.products[product + k].result);
@@ -210,14 +210,14 @@ struct gemm_launch {
     const graph& g = by.g;
     const auto& can = by.template can<gemm_launch>();
     auto& w = by.template work<gemm_launch>();
-    auto& sums = by.p.template all<wgrad_sum>();
+    auto& sums = by.p.template all<wgrad_launch>();
     const auto& dropouts = by.p.template all<dropout_gemm>();
     const auto claim_all = [&](int k) {
       for (const id inside : w.products[k].inside) by.template claim<gemm_launch>(inside, k);
       if (const id x = w.products[k].input_rotation; x >= 0) by.template claim<gemm_launch>(x, k);
     };
     wgrad_readers by_sums(g.size);
-    for (const wgrad_sum& s : sums) by_sums.add(s);
+    for (const wgrad_launch& s : sums) by_sums.add(s);
     const node_set shrinks = dropout_shrinks(g, dropouts);
     for (id i = g.size - 1; i >= 0; --i) {
       if (!by.is_free(i)) continue;
@@ -230,9 +230,9 @@ struct gemm_launch {
     for (int k = 0; k < w.products.size(); ++k) claim_all(k);
     for (int k = 0; k < sums.size(); ++k)
       for (id i = 0; i < g.size; ++i)
-        if (by.is_free(i) && absorb_scaled_operand(g, by.p.when, i, sums[k])) by.template claim<wgrad_sum>(i, k);
-    by.template work<wgrad_sum>().host =
-        wgrad_fusion(g, w.products, sums, by.template can<wgrad_sum>().fuses_into_dgrad);
+        if (by.is_free(i) && absorb_scaled_operand(g, by.p.when, i, sums[k])) by.template claim<wgrad_launch>(i, k);
+    by.template work<wgrad_launch>().host =
+        wgrad_fusion(g, w.products, sums, by.template can<wgrad_launch>().fuses_into_dgrad);
     w.groups = group_products(w.products, can.max_grouped_gemms);
     w.gates = sequence<id>(w.products.size(), none_id);
     for (int k = 0; can.fuses_gates && k < w.products.size(); ++k)
@@ -257,11 +257,11 @@ struct gemm_launch {
  private:
   template <class Planner> [[gnu::cold]] static constexpr bool inputs_computed(const Planner& by, int member) {
     const gemm_slots& s = by.template work<gemm_launch>().products[member];
-    const auto& sums = by.p.template all<wgrad_sum>();
+    const auto& sums = by.p.template all<wgrad_launch>();
     if (!by.template computed<gemm_launch>(s.inside, member)) return false;
     if (s.input_rotation >= 0 && !by.template computed<gemm_launch>(s.input_rotation, member)) return false;
     for (int k = 0; k < sums.size(); ++k)
-      if (by.template work<wgrad_sum>().host[k] == member &&
+      if (by.template work<wgrad_launch>().host[k] == member &&
           !by.template computed<gemm_launch>(sums[k].product, member))
         return false;
     return true;
@@ -285,9 +285,9 @@ struct gemm_launch {
                                 : launch_slot::epilogue);
       if (base && product == by.p.products.size() - 1) around = i;
     }
-    const auto& host = by.template work<wgrad_sum>().host;
+    const auto& host = by.template work<wgrad_launch>().host;
     for (int k = 0, n = 0; k < host.size(); ++k)
-      if (host[k] == index) fused_wgrads[n++] = k, by.p.template all<wgrad_sum>()[k].add_nodes(by);
+      if (host[k] == index) fused_wgrads[n++] = k, by.p.template all<wgrad_launch>()[k].add_nodes(by);
   }
 };
 

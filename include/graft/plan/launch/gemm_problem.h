@@ -7,7 +7,7 @@
 
 namespace graft {
 
-// A wgrad Zᵀ Q, or Σ Z ⊙ Q per column, that runs in the launch of a GEMM on multiprocessors that its tiles leave idle.
+// A wgrad Zᵀ Q, or Σ Z ⊙ Q per column, that runs in the launch of a GEMM on SMs that its tiles leave idle.
 struct fused_wgrad_shape {
   int columns = 0, rank = 0;      // columns of Z and of Q; columns 0: no wgrad; rank 0: a sum per column
   bool waits_for_shrink = false;  // Q is the shrink result of the GEMM
@@ -19,7 +19,7 @@ struct gemm_problem {
   dtype type = dtype::bf16;
   long long m = 0;
   int n = 0, k = 0;
-  int rank = 0;                      // of the low-rank branches together; 0: none
+  int rank = 0;                      // total rank of the low-rank branches; 0: none
   bool aligned = true;               // all pointers are multiples of 16 bytes
   bool plain = true;                 // neither activation nor residual
   bool epilogue_steps = false;       // there is a factor or a summand per output column
@@ -59,7 +59,7 @@ constexpr gemm_problem shape_of(const graph& g, const gemm_slots& p, const size_
   if (p.output_rotation >= 0) shape.output_rotation = rotation_width(size(g[p.result].b, 0), size(g[p.result].b, 3));
   return shape;
 }
-constexpr fused_wgrad_shape shape_of(const graph& g, const gemm_slots& host, const wgrad_sum& sum,
+constexpr fused_wgrad_shape shape_of(const graph& g, const gemm_slots& host, const wgrad_launch& sum,
                                      const size_values& s) {
   const int left = static_cast<int>(g.sizes.value(g[sum.left].d[3], s)),
             right = static_cast<int>(g.sizes.value(g[sum.right].d[3], s));

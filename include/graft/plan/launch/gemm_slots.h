@@ -56,7 +56,7 @@ struct gemm_slots {
   sequence<id> inside;           // every node of the launch, the result included
 };
 
-// True where the launch reads U of a branch from memory, or stores it.
+// Returns true if the launch reads U of a branch from memory, or stores it.
 constexpr bool exposes_shrink(const gemm_slots& p) {
   bool any = false;
   for (const low_rank_branch& b : p.branches) any = any || b.stores_shrink || !b.computes_shrink;
@@ -90,7 +90,7 @@ struct gemm_matcher {
     for (int k = 0; k < g.outs; ++k) n += g.out[k].at == i ? 1 : 0;
     return n;
   }
-  // True where the other readers of shrink result i are wgrads that this launch does not depend on, or outputs.
+  // Returns true if the other readers of shrink result i are wgrads that this launch does not depend on, or outputs.
   [[gnu::cold]] constexpr bool stores_shrink(id i) const {
     const int others = sums.times[i] + outputs(i);
     if (others == 0 || readers[i] != others + 1) return false;
@@ -98,7 +98,7 @@ struct gemm_matcher {
       if (sums.product_of[s] && (g[s].a == i || g[s].b == i) && reaches(s)) return false;
     return true;
   }
-  // True where this launch depends on no reader of i except `reader`, so that it can store i for the others.
+  // Returns true if this launch depends on no reader of i except `reader`, so that it can store i for the others.
   [[gnu::cold]] constexpr bool also_stored(id i, id reader) const {
     if (readers[i] < 2) return false;
     int by_reader = 0;

@@ -36,7 +36,7 @@ template <class... Kinds> struct kind_list {
   template <template <class> class For> struct values : For<Kinds>... {};
 };
 
-using launch_kinds = kind_list<dropout_gemm, kronecker_chain, wgrad_sum, gemm_launch, expert_gemm, matrix_stack,
+using launch_kinds = kind_list<dropout_gemm, kronecker_chain, wgrad_launch, gemm_launch, expert_gemm, matrix_stack,
                                rowwise_launch, expression_launch, attention_launch, nodes_launch, rows_launch>;
 
 namespace detail {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// wgrad_sum: a reduction over the tokens that runs as one launch, the gradient of a weight or factor:
+// wgrad_launch: a reduction over the tokens that runs as one launch, the gradient of a weight or factor:
 //     D = factor · Zᵀ Q        of a low-rank factor: Z [tokens, columns] and Q [tokens, rank] are values of the call,
 //                              or Z is the stored weight; factor is one number
 //     d = Σ Z ⊙ Q              of a factor per column: Z and Q are [tokens, columns]. The launch can also store
@@ -19,7 +19,7 @@ namespace detail {
 constexpr bool one_matrix(const node& v) { return v.d[0] == dim{1} && v.d[1] == dim{1}; }
 }  // namespace detail
 
-struct wgrad_sum {
+struct wgrad_launch {
   struct capabilities {
     bool has_kernel = false;        // there is a wgrad kernel
     bool fuses_into_dgrad = false;  // wgrads run in the launch of a dgrad (gemm.h)
@@ -53,9 +53,9 @@ struct wgrad_sum {
   template <class Planner> static constexpr void add(Planner& by, int index, id i);
 };
 
-[[gnu::cold]] constexpr wgrad_sum wgrad_at(const graph& g, const stages& when, const sequence<int>& readers, id i) {
+[[gnu::cold]] constexpr wgrad_launch wgrad_at(const graph& g, const stages& when, const sequence<int>& readers, id i) {
   auto data = [&](id k) { return k >= 0 && when.of[k] == stage::call; };
-  wgrad_sum s;
+  wgrad_launch s;
   s.result = s.product = i;
   if (g[i].what == op::sum_to && data(g[i].a)) {
     const node &v = g[i], &m = g[v.a];
@@ -83,7 +83,7 @@ constexpr bool is_call_input(const graph& g, id i) {
 }
 
 // Adds node n to a column wgrad if it multiplies one operand with a factor per column and the other operand is a leaf.
-[[gnu::cold]] constexpr bool absorb_scaled_operand(const graph& g, const stages& when, id n, wgrad_sum& s) {
+[[gnu::cold]] constexpr bool absorb_scaled_operand(const graph& g, const stages& when, id n, wgrad_launch& s) {
   const node& v = g[n];
   if (!s.by_column || s.scaled >= 0 || v.what != op::mul || when.of[n] != stage::call) return false;
   for (int k = 0; k < 2; ++k) {
@@ -104,29 +104,29 @@ struct wgrad_readers {
   node_set product_of;
 
   explicit constexpr wgrad_readers(int nodes) : times(nodes, 0), product_of(nodes) {}
-  constexpr void add(const wgrad_sum& s) {
+  constexpr void add(const wgrad_launch& s) {
     if (s.by_column) return;
     ++times[s.left], ++times[s.right];
     product_of.add(s.product);
   }
 };
 
-template <class Planner> [[gnu::cold]] constexpr void wgrad_sum::match(Planner& by) {
-  auto& all = by.p.template all<wgrad_sum>();
-  for (id i = by.g.size - 1; by.template can<wgrad_sum>().has_kernel && i >= 0; --i) {
+template <class Planner> [[gnu::cold]] constexpr void wgrad_launch::match(Planner& by) {
+  auto& all = by.p.template all<wgrad_launch>();
+  for (id i = by.g.size - 1; by.template can<wgrad_launch>().has_kernel && i >= 0; --i) {
     if (!by.is_free(i)) continue;
-    const wgrad_sum s = wgrad_at(by.g, by.p.when, by.readers, i);
+    const wgrad_launch s = wgrad_at(by.g, by.p.when, by.readers, i);
     if (!s.found) continue;
-    for (const id n : {s.result, s.product}) by.template claim<wgrad_sum>(n, all.size());
+    for (const id n : {s.result, s.product}) by.template claim<wgrad_launch>(n, all.size());
     all.push(s);
   }
-  by.template work<wgrad_sum>().host = sequence<int>(all.size(), -1);
+  by.template work<wgrad_launch>().host = sequence<int>(all.size(), -1);
 }
-template <class Planner> [[gnu::cold]] constexpr void wgrad_sum::add(Planner& by, int index, id i) {
-  const wgrad_sum s = by.p.template all<wgrad_sum>()[index];
-  if ((s.result != i && s.scaled != i) || by.template work<wgrad_sum>().host[index] >= 0) return;
+template <class Planner> [[gnu::cold]] constexpr void wgrad_launch::add(Planner& by, int index, id i) {
+  const wgrad_launch s = by.p.template all<wgrad_launch>()[index];
+  if ((s.result != i && s.scaled != i) || by.template work<wgrad_launch>().host[index] >= 0) return;
   if (!by.computed(s.product)) return;
-  by.template open<wgrad_sum>(index);
+  by.template open<wgrad_launch>(index);
   s.add_nodes(by);
 }
 

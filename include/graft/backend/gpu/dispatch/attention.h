@@ -35,11 +35,11 @@ struct attention_size {
 struct attention_choice {
   attention_path path = attention_path::node;
   bool mma = false;             // mma.sync kernels (sm_80 and later) instead of wgmma
-  int cluster = 1, blocks = 1;  // prefill: cluster size and persistent thread blocks
+  int cluster = 1, blocks = 1;  // prefill: cluster size and persistent CTAs
   int kv_splits = 1;            // decode: splits of the keys of a row
-  bool long_pipeline = false;   // decode: a longer pipeline, for one thread block per multiprocessor
-  bool small = false;           // decode: thread blocks of four warps, four of them per multiprocessor
-  int split_kv_blocks = 0;      // decode: thread blocks that share all rows in equal chunks; 0: use kv_splits per row
+  bool long_pipeline = false;   // decode: a longer pipeline, for one CTA per SM
+  bool small = false;           // decode: CTAs of four warps, four of them per SM
+  int split_kv_blocks = 0;      // decode: CTAs that share all rows in equal chunks; 0: use kv_splits per row
   int launches = 1;
   friend constexpr bool operator==(const attention_choice&, const attention_choice&) = default;
 };
@@ -51,7 +51,7 @@ constexpr int head_index(int head) {
     if (attention_heads[i] == head) return i;
   return -1;
 }
-// Decode takes calls of up to this many rows: each thread block reads the attention ranges of all rows of the call.
+// Decode takes calls of up to this many rows: each CTA reads the attention ranges of all rows of the call.
 inline constexpr long long decode_rows = 64;
 inline constexpr int decode_group_size = 8;
 inline constexpr long long short_split_keys = 128, long_split_keys = 512, short_row_keys = 256;
@@ -59,7 +59,7 @@ inline constexpr long long short_split_keys = 128, long_split_keys = 512, short_
 // Tensor maps and vector loads need rows of whole 16-byte vectors, which sinks may break up.
 constexpr bool has_whole_vectors(const attention_size& p) { return p.aligned && p.row_elements() % 8 == 0; }
 
-// Attention by mma.sync. Decode splits the keys until two thread blocks per multiprocessor have work; a second launch
+// Attention by mma.sync. Decode splits the keys until two CTAs per SM have work; a second launch
 // combines the splits. Before both, a launch writes the new keys and values to the cache.
 inline constexpr int max_mma_group = 16, max_mma_kv_splits = 16;
 constexpr attention_choice choose_mma_attention(const attention_size& p, const target& device) {
@@ -71,7 +71,7 @@ constexpr attention_choice choose_mma_attention(const attention_size& p, const t
   c.launches = c.kv_splits > 1 ? 3 : 2;
   return c;
 }
-// Bytes of partial results of decode: per row and split by mma.sync, per thread block by wgmma.
+// Bytes of partial results of decode: per row and split by mma.sync, per CTA by wgmma.
 constexpr long long decode_workspace_bytes(const attention_size& p, const target& device) {
   const long long rows = p.rows < decode_rows ? p.rows : decode_rows, tile_count = 4LL * device.sm_count;
   const long long kv_splits = is_hopper(device) ? device.sm_count : max_of(rows * p.kv_heads, tile_count);
@@ -80,33 +80,33 @@ constexpr long long decode_workspace_bytes(const attention_size& p, const target
 // Bytes of counters: one per row and KV head.
 constexpr long long decode_counter_bytes(const attention_size& p) { return decode_rows * p.kv_heads * 4; }
 
-// The splits per row that give at most one thread block per multiprocessor. One block with a long pipeline reads faster
-// than two with half of the shared memory each, and than blocks that wait for a free multiprocessor.
+// The splits per row that give at most one CTA per SM. One block with a long pipeline reads faster
+// than two with half of the shared memory each, and than blocks that wait for a free SM.
 constexpr int splits_filling_device(const attention_size& p, const target& device) {
   int kv_splits = 1;
   while (kv_splits < 8 && p.rows * p.kv_heads * kv_splits * 2 <= device.sm_count) kv_splits *= 2;
   return kv_splits;
 }
-// Decode with the same number of KV splits for every row; each split has a thread block.
+// Decode with the same number of KV splits for every row; each split has a CTA.
 constexpr attention_choice choose_kv_splits(const attention_size& p, const target& device) {
   attention_choice c;
   c.path = attention_path::decode, c.kv_splits = splits_filling_device(p, device);
   const long long blocks = p.rows * p.kv_heads;
-  // Clusters of four or eight blocks cannot occupy all multiprocessors, and a cluster that waits for free ones doubles
+  // Clusters of four or eight blocks cannot occupy all SMs, and a cluster that waits for free ones doubles
   // the time; clusters of six use more of them.
   const int clustered = device.sm_count * 10 / 11;
   if (c.kv_splits == 8 && blocks * c.kv_splits > clustered) c.kv_splits = 6;
   const bool one_block_per_sm = blocks * c.kv_splits <= (c.kv_splits > 2 ? clustered : device.sm_count);
   // The short pipeline holds two tiles of a split; with more keys, the third tile would be loaded too late.
   c.long_pipeline = one_block_per_sm && p.slots / p.rows > c.kv_splits * short_split_keys;
-  // If thread blocks share multiprocessors anyway, more splits keep more of them busy.
+  // If CTAs share SMs anyway, more splits keep more of them busy.
   if (!one_block_per_sm && p.slots / p.rows > c.kv_splits * long_split_keys && c.kv_splits == 4) c.kv_splits = 6;
   const long long stages_to_fill_sm = p.slots / p.rows <= short_row_keys ? device.sm_count : 2 * device.sm_count;
   c.small = p.head <= 128 && c.kv_splits == 1 && blocks > stages_to_fill_sm;
   return c;
 }
 // Decode with split KV over all rows: the keys of all (row, KV head) pairs are divided into equal chunks, one thread
-// block per multiprocessor. Up to a tenth of the multiprocessors stay idle if rows of equal length are then split
+// block per SM. Up to a tenth of the SMs stay idle if rows of equal length are then split
 // evenly.
 inline constexpr int max_split_kv_head = 128;         // columns per head
 inline constexpr long long min_split_kv_keys = 1024;  // keys per split from which this is used
@@ -136,7 +136,7 @@ constexpr attention_choice choose_attention(const attention_size& p, const targe
 }
 
 // Backward by wgmma stores dS between its two kernels (dK, dV and dQ), one slab at a time. A slab has as few KV heads
-// as give each pair of thread blocks two tiles of 128 keys, a long one and a short one. If dS of one head exceeds
+// as give each pair of CTAs two tiles of 128 keys, a long one and a short one. If dS of one head exceeds
 // ds_bytes, a slab has some of its key tiles.
 inline constexpr long long ds_tile_bytes = 64 * 128 * 2;
 struct ds_slabs {

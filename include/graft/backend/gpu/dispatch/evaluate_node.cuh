@@ -282,7 +282,7 @@ status evaluator<Real>::run(const On& on, id i, tensor<Real> out, const operands
     case op::row_dot: {
       const auto dots = with<Ops, op::row_dot>(on);
       const row_dots<Real> f{out, x.a, x.b};
-      const bool few = x.a.rows() <= 128 && x.a.d[3] >= 512;  // a thread block per long row
+      const bool few = x.a.rows() <= 128 && x.a.d[3] >= 512;  // a CTA per long row
       return few ? dots.matrices(x.a.rows(), x.a.d[3], f, name) : dots.rows(x.a.rows(), f, name);
     }
     case op::sum_to: return sum_to(with<Ops, op::sum_to>(on), sum_to_functor<Real>(out, x.a), name);

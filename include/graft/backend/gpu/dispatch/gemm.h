@@ -116,14 +116,14 @@ constexpr const char* name_of(gemm_path w) {
 struct gemm_choice {
   gemm_path path = gemm_path::simt;
   int launches = 1;
-  // GEMM: tile width, tile rows per group of the tile order, tiles that compute U, pairs of persistent thread blocks
+  // GEMM: tile width, tile rows per group of the tile order, tiles that compute U, pairs of persistent CTAs
   int tile_n = 256, group = 8, owners = 0, pairs = 0;
   skinny_choice skinny{};         // the skinny or swapped GEMM, or the shrink before a GEMM
   int splits = 0;                 // split-K of the GEMM or of that shrink
-  bool one_block_per_sm = false;  // each split has a multiprocessor to itself
+  bool one_block_per_sm = false;  // each split has an SM to itself
   bool early = true;              // launch with programmatic dependent launch
   unsigned fused_wgrads = 0;      // bit k: wgrad k is fused into this launch
-  int wgrad_blocks = 0;           // thread blocks that compute fused wgrads
+  int wgrad_blocks = 0;           // CTAs that compute fused wgrads
   long long partial_bytes = 0, shrink_bytes = 0;
   long long workspace_bytes() const { return partial_bytes + shrink_bytes; }
   friend constexpr bool operator==(const gemm_choice&, const gemm_choice&) = default;
@@ -139,8 +139,8 @@ constexpr long long counter_bytes(long long m) { return (m + 255) / 256 * 2 * 16
 
 constexpr bool is_16_bit(dtype t) { return t == dtype::bf16 || t == dtype::f16; }
 
-// The smallest number of pairs of thread blocks with the same number of waves. Full waves line up with the groups that
-// exchange U, and idle multiprocessors leave power to the others.
+// The smallest number of pairs of CTAs with the same number of waves. Full waves line up with the groups that
+// exchange U, and idle SMs leave power to the others.
 constexpr int launched_pairs(int tiles, int resident) {
   const int waves = (tiles + resident - 1) / resident;
   return (tiles + waves - 1) / waves;
@@ -177,15 +177,15 @@ constexpr skinny_choice choose_swap_ab(long long m, int outputs, int k, const ta
   if (outputs > max_skinny_tokens) return {};
   return choose_skinny(&rows, 1, outputs, k, 0, device.sm_count, true, compiled_skinny_shapes(have, outputs, 0));
 }
-// The splits of n steps, each a thread block of one cluster, so that tiles * splits fills the multiprocessors once.
+// The splits of n steps, each a CTA of one cluster, so that tiles * splits fills the SMs once.
 // Twice as many would be resident, but clusters of 8 took 17 µs where clusters of 4 took 13 µs.
 constexpr int splits_for(long long tiles, long long n, int sm_count) {
   int splits = 8;
   while (splits > 1 && (tiles * splits > sm_count || splits > n)) splits /= 2;
   return splits;
 }
-// Can all thread blocks be resident with a multiprocessor each? This is certain for single blocks and for clusters of
-// two; larger clusters need neighboring multiprocessors.
+// Returns true if all CTAs can be resident with an SM each. This is certain for single blocks and
+// for clusters of two; larger clusters need neighboring SMs.
 constexpr bool one_split_per_sm(long long tiles, int splits, const target& device) {
   return splits == 1 ? tiles <= device.sm_count : splits == 2 && tiles <= device.can<gemm_launch>().resident_pairs;
 }
@@ -202,7 +202,7 @@ constexpr bool choose_split_k(long long m, int outputs, int k, const target& dev
   c.splits = splits, c.one_block_per_sm = one_split_per_sm(tiles, splits, device);
   return true;
 }
-// Chooses the wgrads that thread blocks on idle multiprocessors finish before the tiles of the dgrad do; a wgrad that
+// Chooses the wgrads that CTAs on idle SMs finish before the tiles of the dgrad do; a wgrad that
 // waits for U runs second. The constants are clocks measured on an H200: 1100 per k step of a tile, 525 to 810 per
 // wgrad stage of 128 tokens by 128 columns.
 constexpr void choose_fused_wgrads(const gemm_problem& p, const target& device, const gemm_kernel_mask& have,
@@ -292,7 +292,8 @@ constexpr gemm_choice choose(const gemm_problem& p, const target& device,
   return c;
 }
 
-// Is the rotation of the result fused? Only the GEMM with 256-wide tiles and no other epilogue has such a variant.
+// Returns true if the rotation of the result is fused. Only the GEMM with 256-wide tiles and no other epilogue has such
+// a variant.
 constexpr bool rotation_inside_gemm(const gemm_problem& p, const target& device,
                                     const gemm_kernel_mask& have = every_gemm_kernel()) {
   if (p.output_rotation <= 0 || 32 % p.output_rotation != 0 || p.n % 32 != 0 || p.rank > 0 || p.epilogue_steps ||
@@ -343,8 +344,8 @@ struct wgrad_problem {
   bool aligned = true;  // all rows begin at multiples of 16 bytes
 };
 struct wgrad_choice {
-  int rank = 0, splits = 1;       // columns of Q per thread block (0: no tensor core kernel); splits of the tokens
-  bool one_block_per_sm = false;  // each thread block has a multiprocessor to itself
+  int rank = 0, splits = 1;       // columns of Q per CTA (0: no tensor core kernel); splits of the tokens
+  bool one_block_per_sm = false;  // each CTA has an SM to itself
 };
 // Columns of Q of the compiled wgrad kernel for this problem; 0: none on tensor cores.
 constexpr int wgrad_kernel_rank(const wgrad_problem& p, const target& device, const gemm_kernel_mask& have) {

@@ -44,7 +44,7 @@ struct type_plan {
   const graph& g;
   const launch_plan& p;
   const size_values& known;
-  quant_format stored{};  // of the base weight
+  quant_format stored{};  // element type of the base weight
 
   constexpr int size(dim d) const {
     const long long v = g.sizes.value(d, known);

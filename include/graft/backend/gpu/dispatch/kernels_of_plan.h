@@ -29,7 +29,7 @@ constexpr kernel_selection kernels_of_plan(const type_plan& in) {
   kernel_selection all;
   for (const graft::launch& l : in.p.launches) {
     in.p.visit(l, [&]<class Kind>(const Kind& one) { kernels_of_launch<Kind>::add(all, in, one); });
-    in.p.each_wgrad(l, [&](int k) { kernels_of_launch<wgrad_sum>::add(all, in, in.p.all<wgrad_sum>()[k]); });
+    in.p.each_wgrad(l, [&](int k) { kernels_of_launch<wgrad_launch>::add(all, in, in.p.all<wgrad_launch>()[k]); });
   }
   add_precomputed(all, in);
   if (!in.stored.plain()) all.launches |= launches::quantized;

@@ -15,7 +15,7 @@ constexpr int multi_lora_index(int tokens, int rows, int segments) {
   return (segments > 1 ? 2 * multi_lora_shapes : 0) + (tokens <= 16 ? 0 : multi_lora_shapes) + shape_index(rows, false);
 }
 
-// The skinny GEMM for products that read one x, as segments of one launch. `rows` is 0 if there is none: thread blocks
+// The skinny GEMM for products that read one x, as segments of one launch. `rows` is 0 if there is none: CTAs
 // exchange sums, so all of them must be resident at the same time.
 constexpr skinny_choice choose_multi_lora(const gemm_problem* all, int count, const target& device) {
   int n[max_segments] = {};
@@ -50,8 +50,8 @@ constexpr int multi_lora_stages(const skinny_choice& c, int k, int segments) {
   return multi_lora_stages(is_long || most < 96 ? most : 96, c.rows, c.tokens);
 }
 
-// The tiled GEMM for more than 64 rows; `rank` is the sum of the ranks of the adapters in a block of rows. `pairs` is 0
-// if there is none.
+// The tiled GEMM for more than 64 rows; `rank` is the sum of the ranks of the adapters in a block of rows. gemm_choice::pairs
+// is 0 if there is none.
 constexpr gemm_choice choose_multi_lora_gemm(gemm_problem p, int rank, const target& device) {
   const bool copies = is_16_bit(p.type) && p.k % 8 == 0 && p.n % 8 == 0 && p.aligned && !p.nn;
   gemm_choice c;

@@ -28,8 +28,8 @@ struct precomputed_expressions {
   }
 };
 
-// Is node i a stored weight times a narrow matrix, as in DoRA's norm? The kernel that computes the shrink of a low-rank
-// branch with dropout evaluates it.
+// Returns true if node i is a stored weight times a narrow matrix, as in DoRA's norm. The kernel that computes the
+// shrink of a low-rank branch with dropout evaluates it.
 constexpr bool is_weight_shrink(const graph& g, id i) {
   const node& v = g[i];
   return v.what == op::matmul && !v.ta && !v.sum && base_leaf(g, v.a) >= 0 && base_leaf(g, v.b) < 0 &&

@@ -13,14 +13,14 @@ namespace graft::gpu {
 enum class quant_layout : unsigned char {
   none,
   block_scales,         // 4 bits, a scale per block of 64 columns or more
-  nested_block_scales,  // the same with quantized scales (double quantization)
+  nested_block_scales,  // scales per block of 64 that are quantized themselves
   short_block_scales,   // 4 bits, a scale per block of 32 columns
   int8,                 // a scale per row or per tensor
   fp8,                  // a scale per row or per tensor
   q8_0,                 // ggml blocks, which contain their scales
   q4_0,
   q4_k,  // ggml blocks with scales of two levels
-  q6_k   // the last
+  q6_k   // ggml blocks; quant_layout_count counts up to this one
 };
 inline constexpr int quant_layout_count = static_cast<int>(quant_layout::q6_k) + 1;
 
@@ -70,7 +70,7 @@ struct quantized_mask {
 };
 constexpr quantized_mask every_quantized_kernel(quant_layout f) { return {f, true, true, true}; }
 
-// A thread block has 16 warps. A warp has up to four k steps of 64 columns and processes units of 16 rows of W.
+// A CTA has 16 warps. A warp has up to four k steps of 64 columns and processes units of 16 rows of W.
 inline constexpr int quant_warps = 16, quant_steps = 4, unit_rows = 16;
 // A launch takes up to two groups of 16 tokens; for more tokens it is faster to dequantize the weight first.
 inline constexpr int max_quantized_tokens = 16, max_quantized_groups = 2, max_quantized_splits = 8;
@@ -125,8 +125,8 @@ struct quantized_layout {
 };
 struct quantized_choice {
   quant_layout form = quant_layout::none;
-  int tokens = 0, groups = 0;  // tokens per group; groups, each with its own thread blocks (0: dequantize first)
-  int splits = 0, own = 0;     // thread blocks that split the columns of a row; k steps per warp
+  int tokens = 0, groups = 0;  // tokens per group; groups, each with its own CTAs (0: dequantize first)
+  int splits = 0, own = 0;     // CTAs that split the columns of a row; k steps per warp
   bool gated = false;          // gated epilogue (SwiGLU): the launch stores the product of two layers
   quantized_layout at{};
 };

@@ -48,7 +48,7 @@ constexpr int nn_shape_index(int rows) { return rows == 64 ? 0 : 1; }
 
 constexpr int padded_tokens(long long m) { return m <= 8 ? 8 : m <= 16 ? 16 : 64; }
 
-// The cost of a choice, in rows of W, A and x that the busiest multiprocessor loads. An exchange between two blocks of
+// The cost of a choice, in rows of W, A and x that the busiest SM loads. An exchange between two blocks of
 // a split costs as much as four rows.
 constexpr int skinny_cost(int tiles, int rows, int splits, int rank, int tokens, int sm_count) {
   const int waves = (tiles * splits + sm_count - 1) / sm_count;

@@ -15,8 +15,8 @@
 namespace graft {
 
 namespace gpu {
-// The target of a device with this compute capability, number of multiprocessors and number of resident pairs of GEMM
-// blocks. GEMMs reach 5.7e12 flop/s per multiprocessor of an H200 when all are busy; a launch with programmatic
+// The target of a device with this compute capability, number of SMs and number of resident pairs of GEMM
+// blocks. GEMMs reach 5.7e12 flop/s per SM of an H200 when all are busy; a launch with programmatic
 // dependent launch costs 1.2 µs in addition to its work.
 constexpr target device_target(const char* name, int capability, int sm_count, int resident_pairs,
                                double bytes_per_second = 0) {
@@ -26,7 +26,7 @@ constexpr target device_target(const char* name, int capability, int sm_count, i
   t.bytes_per_second = bytes_per_second;
   t.flops_per_second = (capability >= 90 ? 5.7e12 : 2.2e12) * sm_count;
   t.launch_overhead_seconds = capability >= 90 ? 1.2e-6 : 2.5e-6;
-  t.can<gemm_launch>() = gemm_capabilities(resident_pairs), t.can<wgrad_sum>() = wgrad_capabilities();
+  t.can<gemm_launch>() = gemm_capabilities(resident_pairs), t.can<wgrad_launch>() = wgrad_capabilities();
   t.can<attention_launch>() = attention_capabilities(), t.can<expression_launch>() = expression_capabilities();
   t.can<kronecker_chain>() = chain_capabilities(capability), t.can<matrix_stack>() = stack_capabilities();
   t.can<dropout_gemm>() = dropout_gemm_capabilities(), t.can<rowwise_launch>() = rowwise_capabilities();

@@ -2,7 +2,7 @@
 // Autotuning: times the candidates of one launch on this device, once, and stores the fastest one in a file.
 //
 // In a model a launch overlaps its neighbors and finds no weights in the L2 cache. Each sample therefore runs the
-// candidate between launches of flush_l2_kernel, which occupies every multiprocessor, reads twice the size of the L2
+// candidate between launches of flush_l2_kernel, which occupies every SM, reads twice the size of the L2
 // cache and takes part in programmatic dependent launch. The candidates are timed in turns and the median counts. The
 // rule's choice, which is candidate 0, stays unless another one is faster by a tenth: a smaller gain may be a loss in a
 // model's step. Nothing is timed while the stream is captured; the rule's choice is used until a call outside of a

@@ -29,7 +29,7 @@ struct add_numbers {
 };
 
 template <class T> struct engine {
-  // In a GEMM of many tokens, the thread blocks that compute the shrink wait for each other, so all of them must be
+  // In a GEMM of many tokens, the CTAs that compute the shrink wait for each other, so all of them must be
   // resident: a cooperative launch guarantees it or fails. `exclusive` promises that no other work runs on the device.
   // They are then resident without a cooperative launch, and a launch may start before the previous one has ended
   // (PDL).
@@ -98,7 +98,7 @@ template <class T> struct engine {
   static std::string autotune_warning(const queue& q) { return q.tuner == nullptr ? std::string() : q.tuner->note(); }
   static bool can_store_folded(const shared& s, bool folded) { return !s.used || !folded || s.weight; }
 
-  // Queries how many clusters of two GEMM blocks are resident at the same time; each block occupies one multiprocessor.
+  // Queries how many clusters of two GEMM blocks are resident at the same time; each block occupies one SM.
   static status query_residency(queue& q);
 
   class memory {

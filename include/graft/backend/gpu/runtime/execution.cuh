@@ -79,7 +79,7 @@ template <class T> class execution {
   bool launched(int k) const { return p_.launch_of[unshaped(g_, g_.out[k].at)] >= 0; }
 
   bool is_multi_lora(const gemm_launch& l) const;
-  // What the rows of a multi-LoRA batch read beside x and the weight.
+  // What the rows of a multi-LoRA batch read in addition to x and the weight.
   multi_lora_operands rows_of(const multi_lora_launches::product& of) const {
     multi_lora_operands rows;  // no designated initializers: nvcc 13 drops the designators in a class template
     rows.batch = {of.records, binding_.multi_lora.of_row}, rows.sums = binding_.multi_lora.sums;
@@ -89,10 +89,10 @@ template <class T> class execution {
   void* output_ptr(id i);
   // A gradient that the caller did not request, and that nothing else reads, is not computed.
   bool is_requested(id i) const { return output_of(i) >= 0 || !is_output(g_, i) || program_.readers_[i] > 1; }
-  element_ptr<float> output_ptr(const wgrad_sum& s);
+  element_ptr<float> output_ptr(const wgrad_launch& s);
   status run_wgrad(int index);
   status run_wgrads(const sequence<int>& all);
-  typename wgrad_binding<T>::operands operands_of(const wgrad_sum& s);
+  typename wgrad_binding<T>::operands operands_of(const wgrad_launch& s);
   status run_rows(const rowwise_launch& r);
   status run_node(id i);
   status pad(const padded_rows_of& rows);
@@ -206,13 +206,13 @@ template <class T> status execution<T>::pad_operands(int launch) {
   }
   return ok;
 }
-template <class T> element_ptr<float> execution<T>::output_ptr(const wgrad_sum& s) {
+template <class T> element_ptr<float> execution<T>::output_ptr(const wgrad_launch& s) {
   element_ptr<float> d = values_.storage(s.result);
   if (const int k = written_output(s.result); k >= 0) d = {call_.outputs[k].data, call_.outputs[k].type};
   values_.put(s.result, d);
   return d;
 }
-// Does a GEMM of this launch have a multi-LoRA batch?
+// Returns true if a GEMM of this launch has a multi-LoRA batch.
 template <class T> bool execution<T>::is_multi_lora(const gemm_launch& l) const {
   bool any = false;
   for (int k = l.product; k <= l.product + l.grouped; ++k)
@@ -222,7 +222,7 @@ template <class T> bool execution<T>::is_multi_lora(const gemm_launch& l) const 
 }
 template <class T> status execution<T>::run_wgrad(int index) {
   wgrad_binding<T>& b = binding_.sums[index];
-  const wgrad_sum& s = b.sum();
+  const wgrad_launch& s = b.sum();
   if (!is_requested(s.result)) return s.scaled < 0 ? status(ok) : run_node(s.scaled);
   const element_ptr<float> d = output_ptr(s);
   const long long m = g_.sizes.value(g_[s.left].d[2], call_.sizes);
@@ -231,7 +231,7 @@ template <class T> status execution<T>::run_wgrad(int index) {
   return b.run(stream_, kernels_.gemm, kernels_.launches, to_, m, operand_of(s.left), operand_of(s.right),
                s.factor < 0 ? element_ptr<float>{} : values_[s.factor].p, d, false, scaled, scale);
 }
-template <class T> typename wgrad_binding<T>::operands execution<T>::operands_of(const wgrad_sum& s) {
+template <class T> typename wgrad_binding<T>::operands execution<T>::operands_of(const wgrad_launch& s) {
   const wgrad_operand left = operand_of(s.left), right = operand_of(s.right);
   const bool by_column = left.columns >= right.columns;
   const element_ptr<float> factor = s.factor < 0 ? element_ptr<float>{} : values_[s.factor].p;
@@ -240,8 +240,8 @@ template <class T> typename wgrad_binding<T>::operands execution<T>::operands_of
 // Runs wgrads over the same tokens, two of them as one launch where a kernel takes both.
 template <class T> status execution<T>::run_wgrads(const sequence<int>& all) {
   if (all.size() == 2) {
-    const wgrad_sum &a = p_.all<wgrad_sum>()[all[0]], &b = p_.all<wgrad_sum>()[all[1]];
-    const auto joins = [&](const wgrad_sum& s) {
+    const wgrad_launch &a = p_.all<wgrad_launch>()[all[0]], &b = p_.all<wgrad_launch>()[all[1]];
+    const auto joins = [&](const wgrad_launch& s) {
       return !s.by_column && s.scaled < 0 && is_requested(s.result) &&
              g_.sizes.value(g_[s.left].d[3], call_.sizes) > 0 && g_.sizes.value(g_[s.right].d[3], call_.sizes) > 0;
     };

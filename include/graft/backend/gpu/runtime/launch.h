@@ -32,7 +32,7 @@ status launch(cudaStream_t stream, void (*kernel)(Parameters...), dim3 grid, dim
   const cudaLaunchConfig_t config{grid, block, 0, stream, nullptr, 0};
   return launch(config, reinterpret_cast<const void*>(kernel), pointers, name);
 }
-// Does the current device have programmatic dependent launch (compute capability 9.0 and later)?
+// Returns true if the current device has programmatic dependent launch (compute capability 9.0 and later).
 inline bool device_has_pdl() {
   thread_local int queried_device = -1;
   thread_local bool allow_pdl = false;

@@ -17,33 +17,35 @@ class launch_clock {
   launch_clock(const launch_clock&) = delete;
   launch_clock& operator=(const launch_clock&) = delete;
   ~launch_clock() {
-    for (const noted& n : notes_) static_cast<void>(cudaEventDestroy(n.at));
+    for (const noted& n : records_) static_cast<void>(cudaEventDestroy(n.at));
   }
   // Records an event before launch k of the plan `of`, or after its last launch if k is the number of its launches.
   status note(cudaStream_t stream, const launch_plan& of, int k) {
     noted n{&of, k, nullptr};
-    if (used_ == notes_.size()) {
+    if (used_ == records_.size()) {
       if (status s = check(cudaEventCreate(&n.at), "making an event"); !s) return s;
-      notes_.push(n);
+      records_.push(n);
     } else {
-      n.at = notes_[used_].at, notes_[used_] = n;
+      n.at = records_[used_].at, records_[used_] = n;
     }
-    return check(cudaEventRecord(notes_[used_++].at, stream), "noting a launch");
+    return check(cudaEventRecord(records_[used_++].at, stream), "noting a launch");
   }
   // Waits for the recorded launches and returns the time of each since the previous read().
   result<sequence<timed_launch>> read() {
     sequence<timed_launch> all;
     sequence<double> empty;
     if (used_ > 0)
-      if (status s = check(cudaEventSynchronize(notes_[used_ - 1].at), "waiting for launches"); !s) return s.failure();
+      if (status s = check(cudaEventSynchronize(records_[used_ - 1].at), "waiting for launches"); !s)
+        return s.failure();
     for (int i = 1; i < used_; ++i) {
       float milliseconds = 0;
-      if (status s = check(cudaEventElapsedTime(&milliseconds, notes_[i - 1].at, notes_[i].at), "timing a launch"); !s)
+      if (status s = check(cudaEventElapsedTime(&milliseconds, records_[i - 1].at, records_[i].at), "timing a launch");
+          !s)
         return s.failure();
-      if (notes_[i].launch == 0)  // nothing runs between the end of one plan and the start of the next
+      if (records_[i].launch == 0)  // nothing runs between the end of one plan and the start of the next
         empty.push(1e-3 * milliseconds);
-      else if (notes_[i].of == notes_[i - 1].of)
-        all.push({notes_[i].of, notes_[i - 1].launch, 1e-3 * milliseconds});
+      else if (records_[i].of == records_[i - 1].of)
+        all.push({records_[i].of, records_[i - 1].launch, 1e-3 * milliseconds});
     }
     used_ = 0;
     insertion_sort(empty.begin(), empty.end());
@@ -58,7 +60,7 @@ class launch_clock {
     int launch;
     cudaEvent_t at;
   };
-  sequence<noted> notes_;
+  sequence<noted> records_;
   int used_ = 0;
 };
 

@@ -73,7 +73,7 @@ template <class T> class program;
 //     run(execution, l, launch)     one launch in a call
 //     each_operand(program, l, f)   calls f for the values that its kernels read as T, from the caller too
 //     each_typed(program, l, to)    states which other values are stored as T
-//     each_kept(program, l, to)     states, after all kinds have, which values are stored as T because others are
+//     each_inherited(program, l, to)     states, after all kinds have, which values are stored as T because others are
 //     each_precomputed(program, l, to)  states which precomputed values it reads besides operands of its nodes
 //     scratch(program, l, sizes)    bytes of scratch memory besides that of those nodes
 //     operands_are_packed           precomputed operands are packed for the launch, and not read as they are
@@ -128,8 +128,8 @@ template <class T> class program {
 
   const graph& value() const { return g_; }
   const launch_plan& launches() const { return p_; }
-  // Is the plan a single GEMM on the input? Only such a layer can be grouped with others that read the same input, and
-  // can switch adapters without invalidating a captured graph.
+  // Returns true if the plan is a single GEMM on the input. Only such a layer can be grouped with others that read the
+  // same input, and can switch adapters without invalidating a captured graph.
   bool one_product() const {
     return p_.launches.size() == 1 && p_.products.size() == 1 && g_[p_.products[0].x].what == op::input &&
            p_.products[0].weight_is_nt && p_.products[0].input_rotation < 0;
@@ -168,7 +168,7 @@ template <class T> class program {
     i = unshaped_data(i);
     if (i >= 0 && p_.when.of[i] != stage::call) need(with, i);
   }
-  id unshaped_data(id i) const {  // a reshape of data has no launch, its operand has
+  id unshaped_data(id i) const {  // skips reshapes of call values, which have no launch
     while (i >= 0 && g_[i].what == op::reshape && p_.when.of[i] == stage::call) i = g_[i].a;
     return i;
   }
@@ -180,8 +180,8 @@ template <class T> class program {
   status pack(cudaStream_t stream, binding<T>& with);
   status reserve_values(binding<T>& with, const size_values& largest);
   bool is_stored_as_t(id i) const { return stored_as_t_[i]; }
-  // Is node i an output that is written to the caller's memory? A single layer reserves none for it; blocks of a model
-  // do.
+  // Returns true if node i is an output that is written to the caller's memory. A single layer reserves none for it;
+  // blocks of a model do.
   bool is_caller_memory(id i) const {
     if (in_model_ || missing_outputs_[i]) return false;
     for (int k = 0; k < g_.outs; ++k)
@@ -196,7 +196,7 @@ template <class T> class program {
   }
   // Calls f for the nodes that a launch may have to compute by kernels of their own.
   template <class F> void each_computed(const graft::launch& l, F f) const {
-    p_.each_wgrad(l, [&](int sum) { f(p_.all<wgrad_sum>()[sum].result); });
+    p_.each_wgrad(l, [&](int sum) { f(p_.all<wgrad_launch>()[sum].result); });
     p_.visit(l, [&]<class Kind>(const Kind& one) { launch_on_gpu<Kind>::each_own_node(*this, one, f); });
   }
   long long scratch_of(const binding<T>& with, const graft::launch& l, const size_values& s) const;
@@ -209,15 +209,15 @@ template <class T> class program {
       if (p.what == i) return true;
     return false;
   }
-  // Is node i as large as a weight, such as dW = dyᵀ x: without rows for the tokens, and wider than any rank on both
-  // axes? It is then stored as T, but not in f16, whose range such sums may exceed.
+  // Returns true if node i is as large as a weight, such as dW = dyᵀ x: without rows for the tokens, and wider than any
+  // rank on both axes? It is then stored as T, but not in f16, whose range such sums may exceed.
   bool is_large_matrix(const binding<T>& with, id i) const {
     const node& v = g_[i];
     auto wide = [&](int axis) { return g_.sizes.value(v.d[axis], with.sizes) > wide_tile_rank; };
     return dtype_of<T> != dtype::f16 && p_.when.of[i] == stage::call && !p_.when.has_token_rows[i] &&
            !is_output(g_, i) && wide(2) && wide(3);
   }
-  // Is i a value before the epilogue that other launches read?
+  // Returns true if i is a value before the epilogue that other launches read.
   bool is_saved_for_later(id i) const {
     int outputs = 0;
     for (int k = 0; k < g_.outs; ++k) outputs += g_.out[k].at == i ? 1 : 0;
@@ -361,12 +361,12 @@ template <class T> status program<T>::weight_changed(cudaStream_t stream, bindin
 }
 template <class T> void program<T>::make_launches(binding<T>& with) const {
   // The elements are large and must not move, so exactly as many as needed are reserved.
-  with.sums.reserve(p_.all<wgrad_sum>().size()), with.products.reserve(p_.products.size());
+  with.sums.reserve(p_.all<wgrad_launch>().size()), with.products.reserve(p_.products.size());
   int joint = 0;
   for (const gemm_launch& l : p_.all<gemm_launch>()) joint += l.grouped > 0 ? 1 : 0;
   with.grouped.reserve(joint);
   sequence<int> by_sums(g_.size, 0);
-  for (const wgrad_sum& s : p_.all<wgrad_sum>()) {
+  for (const wgrad_launch& s : p_.all<wgrad_launch>()) {
     with.sums.extend() = wgrad_binding<T>(s);
     if (!s.by_column) ++by_sums[unshaped(g_, s.left)], ++by_sums[unshaped(g_, s.right)];
   }
@@ -439,8 +439,8 @@ template <class T> status program<T>::reserve_values(binding<T>& with, const siz
       launch_on_gpu<Kind>::each_typed(self, one, typed);
   });
   each_of_all_kinds([&]<class Kind>(const Kind& one) {
-    if constexpr (requires { launch_on_gpu<Kind>::each_kept(self, one, typed); })
-      launch_on_gpu<Kind>::each_kept(self, one, typed);
+    if constexpr (requires { launch_on_gpu<Kind>::each_inherited(self, one, typed); })
+      launch_on_gpu<Kind>::each_inherited(self, one, typed);
   });
   sequence<workspace_layout::value> written;
   constexpr long long size = sizeof(T);
@@ -459,7 +459,7 @@ template <class T> status program<T>::reserve_values(binding<T>& with, const siz
     const stored_nodes<T> store{*this, with, largest, k, written};
     p_.visit(l, [&]<class Kind>(const Kind& one) { launch_on_gpu<Kind>::each_stored(*this, one, store); });
     p_.each_wgrad(l, [&](int sum) {
-      const wgrad_sum& w = p_.all<wgrad_sum>()[sum];
+      const wgrad_launch& w = p_.all<wgrad_launch>()[sum];
       store.add(w.result);
       if (w.scaled >= 0) store.add(w.scaled);
     });

@@ -203,7 +203,7 @@ class values {
     const tensor<float> routing = (*this)[v.c];
     return used_experts::of(routing_table<float>(routing), g_->sizes.value((*g_)[v.b].d[1], s_), at.experts(v).first);
   }
-  // Is node i a tensor of the caller or a reshape, which have no memory of their own?
+  // Returns true if node i is a tensor of the caller or a reshape, which have no memory of their own.
   bool is_external(id i) const {
     const op o = (*g_)[i].what;
     return traits_of(o).from == source::tensor || traits_of(o).from == source::integers || o == op::reshape;

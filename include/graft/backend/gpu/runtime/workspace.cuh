@@ -18,7 +18,7 @@ class workspace_layout {
   void use_memory(growing_buffer* memory) { memory_ = memory; }
   struct value {
     int launch;  // the launch that writes it, or between_calls
-    id what;     // its node; none_id for scratch memory
+    id what;     // node that the memory belongs to; none_id for scratch memory
     long long bytes;
   };
   // Assigns offsets to the values of `written`, which is in launch order; `workspace` bytes at the beginning are shared
@@ -90,7 +90,7 @@ class workspace_layout {
       if constexpr (requires { one.each_further_read(p, read); }) one.each_further_read(p, read);
     });
     p.each_wgrad(l, [&](int sum) {
-      const wgrad_sum& w = p.all<wgrad_sum>()[sum];
+      const wgrad_launch& w = p.all<wgrad_launch>()[sum];
       read(w.left), read(w.right), read(w.factor);
     });
   }

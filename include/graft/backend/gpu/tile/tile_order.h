@@ -7,9 +7,9 @@
 namespace graft::gpu {
 
 inline constexpr int shared_memory_limit = 227 * 1024;  // largest shared memory of a CTA on sm_90, bytes
-inline constexpr int max_sorted_tiles = 128;            // tiles per worker that sorted_tiles sorts
+inline constexpr int max_longest_first_tiles = 128;     // tiles per worker that longest_first_scheduler sorts
 
-struct grouped_tiles {
+struct grouped_raster {
   int rows, columns;  // in tiles
   int group;          // rows of tiles in a group; inside a group rows vary fastest
 

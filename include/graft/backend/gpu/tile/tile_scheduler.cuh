@@ -2,10 +2,10 @@
 // Tile schedulers of persistent kernels: which tile a CTA takes next. All are computed from the sizes and the
 // number of blocks, without counters and atomics: the same launch gives the same tiles to the same blocks.
 //
-//   grouped_tiles     (tile_order.h) tiles of equal cost, ordered for reuse of both operands in the L2 cache (GEMM)
-//   sorted_tiles      tiles whose cost is known on the device only: sorted by cost and dealt out in snake order, the
+//   grouped_raster     (tile_order.h) tiles of equal cost, ordered for reuse of both operands in the L2 cache (GEMM)
+//   longest_first_scheduler      tiles whose cost is known on the device only: sorted by cost and dealt out in snake order, the
 //                     largest first (attention)
-//   stream_k_tiles    one list of all tiles, cut into chunks of equal cost that may begin and end within a row
+//   stream_k_scheduler    one list of all tiles, cut into chunks of equal cost that may begin and end within a row
 //                     (split-KV decode; stream-K of Osama et al. 2023, arXiv 2301.03598). Its scan over two rows per
 //                     lane is ten shuffles; cub::WarpScan would be the same ones, with CUB's headers in every program.
 #pragma once
@@ -17,14 +17,14 @@
 namespace graft::gpu {
 
 // `tiles` x `width` work items, for example row tiles x heads; the items of one tile cost the same.
-struct sorted_tiles {
+struct longest_first_scheduler {
   int tiles, width, workers, worker;
   std::uint16_t* order;  // this worker's tile in each round, in shared memory
 
   __device__ int position(int round) const {
     return round * workers + (round % 2 == 0 ? worker : workers - 1 - worker);
   }
-  __device__ bool sorted() const { return (tiles * width + workers - 1) / workers <= max_sorted_tiles; }
+  __device__ bool sorted() const { return (tiles * width + workers - 1) / workers <= max_longest_first_tiles; }
   __device__ bool take(int round, int& tile, int& column) const {
     const int at = position(round);
     if (at >= tiles * width) return false;
@@ -52,12 +52,12 @@ struct sorted_tiles {
 // column within a row. A whole warp calls every member: each lane holds two rows. Chunk costs differ by at most one,
 // except that a cut at most snap_distance after the beginning of a column moves to that beginning, so that no chunk
 // ends with so small a part of a column.
-class stream_k_tiles {
+class stream_k_scheduler {
  public:
   static constexpr int snap_distance = 2;
 
   // `cost` of rows that do not exist is not read. There are at most total cost / min_chunk_cost chunks.
-  __device__ stream_k_tiles(const int (&cost)[2], int rows, int columns, int blocks, int min_chunk_cost)
+  __device__ stream_k_scheduler(const int (&cost)[2], int rows, int columns, int blocks, int min_chunk_cost)
       : cost_{cost[0], cost[1]} {
     const int lane = static_cast<int>(threadIdx.x % 32);
 #pragma unroll

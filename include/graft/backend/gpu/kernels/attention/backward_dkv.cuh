@@ -27,10 +27,10 @@
 
 namespace graft::gpu {
 
-struct key_grad_maps {
+struct dkv_maps {
   CUtensorMap q, d_out, k, v, dk, dv;
 };
-struct key_grad_args {
+struct dkv_args {
   int rows, heads, group;
   float scale;
   row_statistics statistics;
@@ -38,17 +38,17 @@ struct key_grad_args {
   score_cap cap;
 };
 
-template <class T, int Head, bool Capped> struct key_grad_block {
-  using shape = key_grad_shape<Head>;
+template <class T, int Head, bool Capped> struct dkv_cta {
+  using shape = dkv_shape<Head>;
   static constexpr int keys = shape::keys;
 
-  const key_grad_maps& maps;
-  const key_grad_args& g;
+  const dkv_maps& maps;
+  const dkv_args& g;
   std::uint32_t base;
   // [0], [1]: number of steps of the two tiles in flight. From [4] on, per stage: index of its dS tile; 8 x row block +
   // flags (1: all rows attend to the whole key tile; 2, 4: any row attends to its first, to its last 64 keys).
   int* stage_info;
-  sorted_tiles scheduler;
+  longest_first_scheduler scheduler;
   int rank, blocks;
 
   __device__ pipeline kv_ring() const { return {base + shape::barriers, 2}; }
@@ -258,17 +258,17 @@ template <class T, int Head, bool Capped> struct key_grad_block {
 
 template <class T, int Head, bool Capped = false>
 __global__ void __launch_bounds__(384, 1)
-    key_grad_kernel(const __grid_constant__ key_grad_maps maps, const __grid_constant__ key_grad_args g) {
+    dkv_kernel(const __grid_constant__ dkv_maps maps, const __grid_constant__ dkv_args g) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  using shape = key_grad_shape<Head>;
+  using shape = dkv_shape<Head>;
   extern __shared__ std::uint8_t raw[];
   const std::uint32_t at = ptx::shared_address(raw), base = (at + 1023) & ~1023U;
   std::uint8_t* const memory = raw + (base - at);
   const int blocks = 2 * ((g.rows + attention_tile_rows - 1) / attention_tile_rows);
-  const sorted_tiles scheduler{g.slab.tiles, g.slab.columns, static_cast<int>(gridDim.x) / 2,
-                               static_cast<int>(blockIdx.x) / 2,
-                               reinterpret_cast<std::uint16_t*>(memory + shape::order)};
-  const key_grad_block<T, Head, Capped> block{
+  const longest_first_scheduler scheduler{g.slab.tiles, g.slab.columns, static_cast<int>(gridDim.x) / 2,
+                                          static_cast<int>(blockIdx.x) / 2,
+                                          reinterpret_cast<std::uint16_t*>(memory + shape::order)};
+  const dkv_cta<T, Head, Capped> block{
       maps,  g, base, reinterpret_cast<int*>(memory + shape::stage_info), scheduler, static_cast<int>(blockIdx.x) % 2,
       blocks};
   if (scheduler.sorted()) {

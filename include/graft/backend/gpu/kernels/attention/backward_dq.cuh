@@ -19,10 +19,10 @@
 
 namespace graft::gpu {
 
-struct query_grad_maps {
+struct dq_maps {
   CUtensorMap k, dq;
 };
-struct query_grad_args {
+struct dq_args {
   int rows, heads, group;
   float scale;
   row_statistics statistics;
@@ -31,15 +31,15 @@ struct query_grad_args {
   bool last;    // last slab of these heads: dQ is complete
 };
 
-template <class T, int Head> struct query_grad_block {
-  using shape = query_grad_shape<Head>;
+template <class T, int Head> struct dq_cta {
+  using shape = dq_shape<Head>;
   static constexpr int keys = shape::keys;
 
-  const query_grad_maps& maps;
-  const query_grad_args& g;
+  const dq_maps& maps;
+  const dq_args& g;
   std::uint32_t base;
   int* stage_info;  // per stage: one bit for each of four row blocks that attends to its keys; 16: another step follows
-  sorted_tiles scheduler;
+  longest_first_scheduler scheduler;
   int blocks;
 
   __device__ pipeline ring() const { return {base + shape::barriers, shape::stages}; }
@@ -187,17 +187,17 @@ template <class T, int Head> struct query_grad_block {
 
 template <class T, int Head>
 __global__ void __launch_bounds__(384, 1)
-    query_grad_kernel(const __grid_constant__ query_grad_maps maps, const __grid_constant__ query_grad_args g) {
+    dq_kernel(const __grid_constant__ dq_maps maps, const __grid_constant__ dq_args g) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  using shape = query_grad_shape<Head>;
+  using shape = dq_shape<Head>;
   extern __shared__ std::uint8_t raw[];
   const std::uint32_t at = ptx::shared_address(raw), base = (at + 1023) & ~1023U;
   std::uint8_t* const memory = raw + (base - at);
   const int blocks = 2 * ((g.rows + attention_tile_rows - 1) / attention_tile_rows), tiles = (blocks + 3) / 4;
-  const sorted_tiles scheduler{tiles, g.slab.columns * g.group, static_cast<int>(gridDim.x),
-                               static_cast<int>(blockIdx.x), reinterpret_cast<std::uint16_t*>(memory + shape::order)};
-  const query_grad_block<T, Head> block{maps,      g,     base, reinterpret_cast<int*>(memory + shape::stage_info),
-                                        scheduler, blocks};
+  const longest_first_scheduler scheduler{tiles, g.slab.columns * g.group, static_cast<int>(gridDim.x),
+                                          static_cast<int>(blockIdx.x),
+                                          reinterpret_cast<std::uint16_t*>(memory + shape::order)};
+  const dq_cta<T, Head> block{maps, g, base, reinterpret_cast<int*>(memory + shape::stage_info), scheduler, blocks};
   scheduler.sort(reinterpret_cast<int*>(memory), [&](int t) {
     int n = 0;
     for (int b = 4 * t; b < ::min(4 * t + 4, blocks); ++b)

@@ -6,7 +6,8 @@
 
 namespace graft::gpu {
 
-// Does decode attention read q, k and v separately and apply RoPE itself? Sinks are columns of the concatenation.
+// Returns true if decode attention reads q, k and v separately and applies RoPE itself. Sinks are columns of the
+// concatenation.
 constexpr bool fuses_heads(const graph& g, id i, const size_values& s, dtype type, const target& t) {
   const attention_size p = attention_size_of(g, i, s, type);
   const attention_choice c = choice_of(g, i, p, t);

@@ -21,7 +21,7 @@
 namespace graft::gpu {
 
 template <class T, int Head, int Warps, bool Capped>
-struct decode_block : decode_row_mainloop<T, decode_shape<Head, Warps>, Capped> {
+struct decode_cta : decode_row_mainloop<T, decode_shape<Head, Warps>, Capped> {
   using mainloop = decode_row_mainloop<T, decode_shape<Head, Warps>, Capped>;
   using shape = typename mainloop::shape;
   using mainloop::g, mainloop::row, mainloop::group_size;
@@ -140,10 +140,10 @@ __global__ void __launch_bounds__(decode_shape<Head, Warps>::threads, (decode_sh
   using shape = decode_shape<Head, Warps>;
   extern __shared__ std::uint8_t raw[];
   const std::uint32_t at = ptx::shared_address(raw), base = (at + 1023) & ~1023U;
-  const decode_block<T, Head, Warps, Capped> block{{maps, g, base, reinterpret_cast<float*>(raw + (base - at)),
-                                                    static_cast<int>(blockIdx.z), static_cast<int>(blockIdx.y)},
-                                                   static_cast<int>(blockIdx.x),
-                                                   static_cast<int>(gridDim.x)};
+  const decode_cta<T, Head, Warps, Capped> block{{maps, g, base, reinterpret_cast<float*>(raw + (base - at)),
+                                                  static_cast<int>(blockIdx.z), static_cast<int>(blockIdx.y)},
+                                                 static_cast<int>(blockIdx.x),
+                                                 static_cast<int>(gridDim.x)};
   const decode_range range = block.split_range();  // read before the cluster barrier to hide the latency
   const auto call_slots = block.load_new_slots();
   const float* const angles = g.no_pending_writes ? block.angles_of(block.row) : nullptr;

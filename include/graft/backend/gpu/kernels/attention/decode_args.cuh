@@ -25,7 +25,7 @@ template <class T> struct decode_args {
   T *cache, *out;
   int heads, kv_heads, group_size;  // query heads, KV heads, query heads per KV head
   float scale;
-  int stages;                          // of all pipelines of a CTA together
+  int stages;                          // stages of all pipelines of a CTA
   int float4s_per_split;               // float4 columns of O that each KV split reduces and writes (decode.cuh)
   unsigned inverse_float4s_per_split;  // 2^20 / finished, rounded up: replaces a division by a multiplication
   // True where no kernel that may still run writes ranges, cache or angles, because a copy or the start of a graph

@@ -43,7 +43,7 @@ template <class T, class Shape, bool Capped = false> struct decode_row_mainloop 
   __device__ const float* angles_of(int r) const {
     return g.angles == nullptr ? nullptr : g.angles + g.positions[r] * Head;
   }
-  // RoPE of two neighbouring columns of one half of a head with their partners in the other half; `sign` is -1 for the
+  // RoPE of two neighboring columns of one half of a head with their partners in the other half; `sign` is -1 for the
   // lower half and 1 for the upper.
   __device__ static std::uint32_t rotate_half(std::uint32_t own, std::uint32_t other, float2 c, float2 s, float sign) {
     const auto *const x = reinterpret_cast<const T*>(&own), *const y = reinterpret_cast<const T*>(&other);

@@ -27,7 +27,7 @@ namespace graft::gpu {
 
 // ---- Tiles
 
-// The tiles of split-KV decode (decode_split_kv.cuh) as a list for stream_k_tiles (tile/tile_scheduler.cuh).
+// The tiles of split-KV decode (decode_split_kv.cuh) as a list for stream_k_scheduler (tile/tile_scheduler.cuh).
 //
 //   cost of a (row, KV head) pair = 1 + its 64-key tiles
 //
@@ -66,7 +66,7 @@ class split_kv_scheduler {
   };
   // The item that ends at list position `to`; it does not begin before `from`.
   __device__ work_item before(int to, int from) const {
-    const stream_k_tiles::item i = list_.find(to - 1);
+    const stream_k_scheduler::item i = list_.find(to - 1);
     const int begin = ::max(i.begin, from), tiles = i.begin + 1;
     return {i.row,
             i.column,
@@ -77,11 +77,11 @@ class split_kv_scheduler {
             to == i.begin + i.cost,
             {of_row(keys_.first, i.row), of_row(keys_.end, i.row), ::max(0, begin - tiles), to - tiles}};
   }
-  template <class N> __device__ static N of_row(const N (&v)[2], int row) { return stream_k_tiles::of_row(v, row); }
+  template <class N> __device__ static N of_row(const N (&v)[2], int row) { return stream_k_scheduler::of_row(v, row); }
 
  private:
   row_keys keys_;
-  stream_k_tiles list_;
+  stream_k_scheduler list_;
 };
 
 // ---- The kernel

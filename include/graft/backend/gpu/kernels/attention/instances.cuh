@@ -42,7 +42,7 @@ template <class T, int Head, bool Capped> void add_scores(attention_kernels& k) 
   decode[0] = {address_of(&decode_kernel<T, Head, 8, Capped>), small_decode::threads, small_decode::bytes};
   decode[1] = {address_of(&decode_kernel<T, Head, 8, Capped>), small_decode::threads, small_decode::long_bytes};
   if constexpr (Head <= 128) {
-    k.key_grad[Capped][i] = {address_of(&key_grad_kernel<T, Head, Capped>), 384, key_grad_shape<Head>::bytes};
+    k.key_grad[Capped][i] = {address_of(&dkv_kernel<T, Head, Capped>), 384, dkv_shape<Head>::bytes};
     decode[2] = {address_of(&decode_kernel<T, Head, 4, Capped>), decode_shape<Head, 4>::threads,
                  decode_shape<Head, 4>::bytes};
     decode[3] = {address_of(&split_kv_kernel<T, Head, Capped>), split_kv_shape<Head>::threads,
@@ -54,7 +54,7 @@ template <class T, int Head> void add_attention(attention_kernels& k) {
   add_scores<T, Head, false>(k), add_scores<T, Head, true>(k);
   if constexpr (Head <= 128) {
     k.row_statistics_entry[i] = {address_of(&row_statistics_kernel<T, Head>), row_statistics_threads, 0};
-    k.query_grad[i] = {address_of(&query_grad_kernel<T, Head>), 384, query_grad_shape<Head>::bytes};
+    k.query_grad[i] = {address_of(&dq_kernel<T, Head>), 384, dq_shape<Head>::bytes};
   }
 }
 template <class T, int Head, bool Capped> void add_scores(mma_attention_kernels& k) {

@@ -25,12 +25,12 @@ struct attention_tensors {
   const void* qkv = nullptr;
   const long long* ranges = nullptr;
   void* cache = nullptr;
-  long long slots = 0;  // of the cache
+  long long slots = 0;  // slots of the KV cache
   void* out = nullptr;
   float* lse = nullptr;                    // [heads][rows], written by prefill for backward; or null
   const separate_qkv* separate = nullptr;  // instead of qkv
   void* workspace = nullptr;               // partial results of decode (decode_workspace_bytes)
-  std::uint32_t* counters = nullptr;       // of decode (decode_counter_bytes): zero before and after every call
+  std::uint32_t* counters = nullptr;       // decode counters (decode_counter_bytes), zero between calls
   bool pdl = false;  // the previous kernel writes no ranges, so programmatic dependent launch is allowed
   // Since the last copy or start of a graph no kernel has written ranges, cache or angles.
   bool no_pending_writes = false;

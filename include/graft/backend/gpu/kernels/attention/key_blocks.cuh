@@ -39,7 +39,7 @@ template <int Keys> struct kv_block_iterator {
     key = __reduce_max_sync(~0U, key);
     return key < 0 ? -1 : key / Keys;
   }
-  // Whether every row of the tile attends to all keys of the block, so that it needs no mask.
+  // Returns true if every row of the tile attends to all keys of the block, so that it needs no mask.
   __device__ bool whole(int block) const {
     bool all = true;
 #pragma unroll

@@ -13,7 +13,7 @@ namespace graft::gpu {
 
 template <class T> class attention_launcher {
  public:
-  // With a `timer` decode kernels are chosen by autotuning, else by heuristic (dispatch/attention.h).
+  // With a `tuner` decode kernels are chosen by autotuning, else by heuristic (dispatch/attention.h).
   attention_launcher(const attention_kernels& kernels, const target& device, autotuner* tuner = nullptr)
       : kernels_(kernels), device_(device), timer_(tuner) {}
 
@@ -69,8 +69,8 @@ template <class T> class attention_launcher {
         return s;
       return start(stream, kernels_.mma.key_grad[capped][i], dim3(blocks, kv_heads, 2), "attention's dK and dV", a);
     }
-    key_grad_maps first{};
-    query_grad_maps second{};
+    dkv_maps first{};
+    dq_maps second{};
     if (status s = maps(p, {{&first.q, q, 64},
                             {&first.d_out, d, 64},
                             {&first.k, k, 64},
@@ -95,13 +95,13 @@ template <class T> class attention_launcher {
       for (int tile = 0; tile < tiles; tile += all.tiles) {
         const ds_slab slab{column, std::min(all.columns, p.kv_heads - column), tile, std::min(all.tiles, tiles - tile),
                            ds};
-        key_grad_args a{rows, p.heads, group, scale(p), statistics, slab, cap(p)};
+        dkv_args a{rows, p.heads, group, scale(p), statistics, slab, cap(p)};
         if (status s =
                 start(stream, kernels_.key_grad[capped][i], dim3(at_most(2LL * slab.tiles * slab.columns) / 2 * 2), 2,
                       "attention's dK and dV", first, a);
             !s)
           return s;
-        query_grad_args b{rows, p.heads, group, scale(p), statistics, slab, partial, tile + slab.tiles == tiles};
+        dq_args b{rows, p.heads, group, scale(p), statistics, slab, partial, tile + slab.tiles == tiles};
         if (status s = start(stream, kernels_.query_grad[i], dim3(at_most((tiles + 1) / 2 * slab.columns * group)), 1,
                              "attention's dQ", second, b);
             !s)

@@ -137,7 +137,7 @@ struct row_ranges {
       if (high[i] > block * Keys) next = ::min(next, ::max(low[i] / Keys, block));
     return __reduce_min_sync(~0U, next);
   }
-  // Whether every row attends to all keys of the block, so that it needs no mask.
+  // Returns true if every row attends to all keys of the block, so that it needs no mask.
   template <int Keys> __device__ bool whole(int block) const {
     return __all_sync(~0U, low[0] <= block * Keys && high[0] >= (block + 1) * Keys && low[1] <= block * Keys &&
                                high[1] >= (block + 1) * Keys);

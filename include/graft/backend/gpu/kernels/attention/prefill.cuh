@@ -37,7 +37,7 @@ struct prefill_args {
   attention_sinks sinks;
 };
 
-template <class T, int Head, int Cluster, bool Capped> struct prefill_block {
+template <class T, int Head, int Cluster, bool Capped> struct prefill_cta {
   using shape = prefill_shape<Head>;
   static constexpr int keys = shape::keys;
   static_assert(Cluster == 1 || shape::chunks % Cluster == 0);
@@ -46,7 +46,7 @@ template <class T, int Head, int Cluster, bool Capped> struct prefill_block {
   const prefill_args& g;
   std::uint32_t base;
   int2* stage_info;  // per stage with K: first key; bit 0: no mask needed, bit 1: another key block follows
-  sorted_tiles scheduler;
+  longest_first_scheduler scheduler;
   int rank;
 
   __device__ pipeline q_ring() const { return {base + shape::barriers, shape::q_buffers}; }
@@ -235,12 +235,13 @@ __global__ void __launch_bounds__(384, 1)
   extern __shared__ std::uint8_t raw[];
   const std::uint32_t at = ptx::shared_address(raw), base = (at + 1023) & ~1023U;
   std::uint8_t* const memory = raw + (base - at);
-  const sorted_tiles scheduler{(g.ranges.rows + attention_tile_rows - 1) / attention_tile_rows, g.heads / Cluster,
-                               static_cast<int>(gridDim.x) / Cluster, static_cast<int>(blockIdx.x) / Cluster,
-                               reinterpret_cast<std::uint16_t*>(memory + shape::order)};
-  const prefill_block<T, Head, Cluster, Capped> block{maps,      g,
-                                                      base,      reinterpret_cast<int2*>(memory + shape::stage_info),
-                                                      scheduler, static_cast<int>(blockIdx.x) % Cluster};
+  const longest_first_scheduler scheduler{(g.ranges.rows + attention_tile_rows - 1) / attention_tile_rows,
+                                          g.heads / Cluster, static_cast<int>(gridDim.x) / Cluster,
+                                          static_cast<int>(blockIdx.x) / Cluster,
+                                          reinterpret_cast<std::uint16_t*>(memory + shape::order)};
+  const prefill_cta<T, Head, Cluster, Capped> block{maps,      g,
+                                                    base,      reinterpret_cast<int2*>(memory + shape::stage_info),
+                                                    scheduler, static_cast<int>(blockIdx.x) % Cluster};
   scheduler.sort(reinterpret_cast<int*>(memory), [&](int t) { return tile_work(g.ranges, t); });
   block.start();
   if (threadIdx.x < 128) {

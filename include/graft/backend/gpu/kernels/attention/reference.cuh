@@ -5,8 +5,8 @@
 //   O = softmax(Q Kᵀ / √d) V      with P the probabilities and δ = <P, dP> of a row:
 //   dP = dO Vᵀ     dS = P ⊙ (dP - δ) / √d     dQ = dS K     dK = dSᵀ Q     dV = Pᵀ dO
 //   With dropout, O and dV use the scaled remaining probabilities, and dP of dropped ones is 0.
-//   With a soft cap c, a score s becomes c tanh(s / c), whose slope 1 - tanh² multiplies dS. A sink is one more score of
-//   a row and head that has no value: it joins the denominator, and its gradient is -P δ.
+//   With a soft cap c, a score s becomes c tanh(s / c), whose slope 1 - tanh² multiplies dS. An attention sink is one more
+//   score of a row and head that has no value: it joins the denominator, and its gradient is -P δ.
 //
 // Forward, dQ    One CTA of 8 warps per (row, query head). The warps divide the keys, each with a running maximum
 //                (Milakov and Gimelshein 2018), and are combined in warp order. A row's result depends on its own range
@@ -123,7 +123,7 @@ template <class Real> struct attention_row {
     lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   }
 };
-// Maximum score, sum of exponentials and a weighted sum (`along`, for δ); reduce_warps combines the warps of a CTA.
+// Maximum score, sum of exponentials and a weighted sum (`weighted_sum`, for δ); reduce_warps combines the warps of a CTA.
 template <class Real> struct softmax_totals {
   Real most, sum, weighted_sum;
   __device__ void reduce_warps(int lane, int warp) {

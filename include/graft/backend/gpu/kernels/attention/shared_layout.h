@@ -48,10 +48,11 @@ template <int Head> struct prefill_shape : head_shape<Head> {
   using head = head_shape<Head>;
   static constexpr int keys = Head > 128 ? 64 : 128, q_buffers = Head > 128 ? 1 : 2;
   static constexpr std::uint32_t tile = keys * Head * 2, q = 2 * head::rows_bytes, ring = q_buffers * q;
-  static constexpr std::uint32_t rest = 1024 + 2 * max_sorted_tiles + 512;  // padding, order, stage info, barriers
+  static constexpr std::uint32_t rest =
+      1024 + 2 * max_longest_first_tiles + 512;  // padding, order, stage info, barriers
   static constexpr int fitting = static_cast<int>((shared_memory_limit - rest - ring) / tile);
   static constexpr int stages = fitting < 8 ? fitting : 8;
-  static constexpr std::uint32_t order = ring + stages * tile, stage_info = order + 2 * max_sorted_tiles,
+  static constexpr std::uint32_t order = ring + stages * tile, stage_info = order + 2 * max_longest_first_tiles,
                                  barriers = stage_info + 16 * stages, bytes = ring + stages * tile + rest;
   static_assert(stages >= 4 && 16 * stages + 8 * (2 * q_buffers + 2 * stages) <= 512 && bytes <= shared_memory_limit);
 };
@@ -61,32 +62,32 @@ template <int Head> struct prefill_shape : head_shape<Head> {
 inline constexpr int ds_tile = 8 * 4 * 32 * 4;
 
 // dQ (backward_dq.cuh): staging rows of dQ, and a pipeline of 64 keys with dS of four blocks of 64 rows.
-template <int Head> struct query_grad_shape : head_shape<Head> {
+template <int Head> struct dq_shape : head_shape<Head> {
   using head = head_shape<Head>;
   static constexpr int keys = 64, blocks = 4;
   static constexpr std::uint32_t scores = 2 * ds_tile, stage = head::rows_bytes + blocks * scores,
                                  ring = 2 * head::rows_bytes;
-  static constexpr std::uint32_t rest = 1024 + 2 * max_sorted_tiles + 256;
+  static constexpr std::uint32_t rest = 1024 + 2 * max_longest_first_tiles + 256;
   static constexpr int fitting = static_cast<int>((shared_memory_limit - rest - ring) / stage);
   static constexpr int stages = fitting < 6 ? fitting : 6;
-  static constexpr std::uint32_t order = ring + stages * stage, stage_info = order + 2 * max_sorted_tiles,
+  static constexpr std::uint32_t order = ring + stages * stage, stage_info = order + 2 * max_longest_first_tiles,
                                  barriers = stage_info + 8 * stages, bytes = ring + stages * stage + rest;
   static_assert(Head <= 128 && stages >= 4 && 8 * stages + 16 * stages <= 256 && bytes <= shared_memory_limit);
 };
 
 // dK and dV (backward_dkv.cuh): K and V of two tiles of 128 keys, and a pipeline of 64 rows of Q and dO with
 // log-sum-exp and delta of each row.
-template <int Head> struct key_grad_shape : head_shape<Head> {
+template <int Head> struct dkv_shape : head_shape<Head> {
   using head = head_shape<Head>;
   static constexpr int keys = 128, step = 64;
   static constexpr std::uint32_t tile = keys * Head * 2, ring = 4 * tile, stage = 2 * head::rows_bytes,
                                  numbers = 8 * step;
-  static constexpr std::uint32_t rest = 1024 + 2 * max_sorted_tiles + 256;
+  static constexpr std::uint32_t rest = 1024 + 2 * max_longest_first_tiles + 256;
   static constexpr int fitting = static_cast<int>((shared_memory_limit - rest - ring) / (stage + numbers));
   static constexpr int stages = fitting < 6 ? fitting : 6;
   static constexpr std::uint32_t vectors = ring + stages * stage, order = vectors + stages * numbers,
-                                 stage_info = order + 2 * max_sorted_tiles, barriers = stage_info + 16 + 8 * stages,
-                                 bytes = vectors + stages * numbers + rest;
+                                 stage_info = order + 2 * max_longest_first_tiles,
+                                 barriers = stage_info + 16 + 8 * stages, bytes = vectors + stages * numbers + rest;
   static_assert(Head <= 128 && stages >= 3 && 16 + 8 * stages + 8 * (7 + 2 * stages) <= 256 &&
                 bytes <= shared_memory_limit);
 };

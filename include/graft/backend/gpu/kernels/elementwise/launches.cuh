@@ -45,11 +45,11 @@ template <> struct launch_on_gpu<expression_launch> {
     const expression second = written(l.paired_root);
     if (!found) return found;
     bool sums = l.gate_wgrads[0] >= 0 && e.kernels_.launches.gates != nullptr;
-    for (const int k : l.gate_wgrads) sums = sums && e.is_requested(e.p_.template all<wgrad_sum>()[k].result);
+    for (const int k : l.gate_wgrads) sums = sums && e.is_requested(e.p_.template all<wgrad_launch>()[k].result);
     if (sums) {
       gate_wgrad with[2];
       for (int k = 0; k < 2; ++k) {
-        const wgrad_sum& s = e.p_.template all<wgrad_sum>()[l.gate_wgrads[k]];
+        const wgrad_launch& s = e.p_.template all<wgrad_launch>()[l.gate_wgrads[k]];
         with[k] = {
             e.output_ptr(s), {e.output_ptr(s.scaled), dtype_of<T>}, e.tensor_at(s.right), e.values_[s.scale].p.at};
       }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Batched GEMM for every size, batch and transposition: c = a b, or c += sign · a b, in Real (float or double), or on
+// Batched GEMM (strided batched, cublasGemmStridedBatched) for every size, batch and transposition: c = a b, or c += sign · a b, in Real (float or double), or on
 // tensor cores where an operand is stored in 16 bits (batched_mma.cuh).
 //
 // Tiles        tiled_products: a block of 256 threads computes 64 x 64 of a result, 16 of K per step from shared
 //              memory; a thread 4 x 4. Small results take a thread or a team per entry (product_entry).
-// Transposed   operands have their strides exchanged; neighbouring threads always load along the stride of 1.
+// Transposed   operands have their strides exchanged; neighboring threads always load along the stride of 1.
 // Reduction    Split-K partial sums are added by a second launch in the order of the splits: deterministic.
 #pragma once
 #include <graft/backend/gpu/dispatch/nodes.h>
@@ -77,7 +77,7 @@ inline constexpr int product_tile_size = 64, product_tile_depth = 16, product_th
 // Two padding columns avoid bank conflicts of threads that load along K.
 template <class Real> using product_tile = Real[product_tile_depth][product_tile_size + 2];
 
-// Loads a tile, four elements per thread: 16 neighbouring threads along K where K is contiguous, otherwise 64 along
+// Loads a tile, four elements per thread: 16 neighboring threads along K where K is contiguous, otherwise 64 along
 // rows or columns of the result.
 template <class Real>
 __device__ void load_factor(product_tile<Real>& to, const element_ptr<Real>& matrix, const factor<Real>& f,
@@ -205,8 +205,8 @@ constexpr sixteen_bit_types sixteen_bit_types_of(dtype computes) {
                                   : sixteen_bit_types::both;
 }
 
-// Whether tensor cores are worth rounding an operand for: batches of matrices, a wide matrix times a narrow one, and
-// large matrices (RandLoRA's 4096 x 4096 take 11 ms without tensor cores).
+// Returns true if tensor cores are worth rounding an operand for: batches of matrices, a wide matrix times a narrow
+// one, and large matrices (RandLoRA's 4096 x 4096 take 11 ms without tensor cores).
 template <class Real> bool takes_tensor_cores(const products<Real>& p) {
   const long long least = min_of(p.rows, p.cols);
   return p.stacked || (p.depth >= 256 && (least <= product_tile_size || least >= 512));
@@ -244,7 +244,7 @@ status multiply(const on_stream& on, const products<Real>& p, Real* scratch = nu
       scratch == nullptr ? 1 : splits_of_terms(p.rows, p.cols, results, p.depth * (p.sum ? p.count() : 1));
   const bool narrow = p.rows < 16 || p.cols < 16;  // most of a tile would be empty
   if (narrow && p.depth <= 64 && !p.sum) return on.elements(entries, product_entry<Real>{p}, "matmul");
-  // Few entries with many terms get a thread block each, because tiles would leave most of the device idle.
+  // Few entries with many terms get a CTA each, because tiles would leave most of the device idle.
   if (p.depth >= 512 && entries <= 4096 && parts == 1)
     return on.matrices(entries, p.depth, product_entry<Real>{p}, "matmul");
   const long long tiles =

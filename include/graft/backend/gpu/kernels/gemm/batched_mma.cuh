@@ -61,7 +61,7 @@ __device__ __forceinline__ void right(std::uint32_t (&b)[4], std::uint32_t tile,
   else
     ptx::load_matrix_trans(b, tile + swizzled_offset(k * 16 + lane % 8 + lane / 8 % 2 * 8, first / 8 + lane / 16));
 }
-// Transposes among four lanes: each holds two neighbouring columns of a row in each of four 8-column tiles, and
+// Transposes among four lanes: each holds two neighboring columns of a row in each of four 8-column tiles, and
 // afterwards all eight columns of one tile.
 __device__ __forceinline__ void exchange(std::uint32_t (&v)[4], int lane) {
 #pragma unroll

@@ -165,8 +165,8 @@ template <class T> class gemm_binding {
   void* update_ptr() const { return update_[1].data(); }
   // Workspace or counters have moved: bound launches are dropped.
   void drop_bound_launches() { calls_ = {}, quantized_gemm_ = {}; }
-  // Whether this launch may read weights and adapter before the preceding kernel has finished: from the second call
-  // after a change on.
+  // Returns true if this launch may read weights and adapter before the preceding kernel has finished: from the second
+  // call after a change on.
   bool may_use_pdl() { return std::exchange(pdl_, true); }
   bool uses_pdl() const { return pdl_; }
 
@@ -233,7 +233,7 @@ template <class T> class gemm_binding {
     return choose_quantized(leaf().quant->format, dtype_of<T>, m, k_, rank_, to);
   }
   quantized_operands as_quantized() const { return {leaf(), dtype_of<T>, record(), act(), n_, k_}; }
-  // Whether the output rotation is fused. Not with autotuning, which may select a kernel without it.
+  // Returns true if the output rotation is fused. Not with autotuning, which may select a kernel without it.
   bool rotates(long long m, const gemm_kernel_set& kernels, const target& to) const {
     return !is_quantized() && shared_ == nullptr && kernels.timed.by == nullptr && rotation_.bytes() > 0 &&
            rotation_inside_gemm(bare_problem(m), to, kernels.have);
@@ -304,12 +304,12 @@ template <class T> class gemm_binding {
     if (slots_.output_rotation < 0) return 0;
     return rotation_width(size_of((*g_)[slots_.result].b, 0), size_of((*g_)[slots_.result].b, 3));
   }
-  // No branch: an allocated branch (common rank of a group) holds zeros.
+  // Returns true if there is no branch. Branch buffers that are allocated for the common rank of a group hold zeros.
   bool has_no_branch() const { return shared_ == nullptr && slots_.branches.empty(); }
   bool has_prologue() const { return slots_.prologue >= 0 || (shared_ != nullptr && shared_->prologue); }
   long long weight_bytes() const { return static_cast<long long>(n_) * k_ * static_cast<long long>(sizeof(T)); }
   long long size_of(id i, int axis) const { return g_->sizes.value((*g_)[i].d[axis], sizes_); }
-  // Whether kernels read the stored weight, or a frozen matrix of the adapter, in place.
+  // Returns true if kernels read the stored weight, or a frozen matrix of the adapter, in place.
   bool weight_in_place() const {
     if (base_leaf(*g_, slots_.weight) >= 0) return is_quantized() || leaf().type == dtype_of<T>;
     const bool frozen = (*g_)[unshaped(*g_, slots_.weight)].what == op::frozen && shared_ == nullptr;
@@ -367,7 +367,7 @@ template <class T> class gemm_binding {
   const graph* g_ = nullptr;
   gemm_slots slots_;
   size_values sizes_;
-  const view* leaves_ = nullptr;  // by node; their memory does not move with the binding of the layer
+  const view* leaves_ = nullptr;  // views by node, whose memory does not move with the binding of the layer
   shared_adapter_args<T>* shared_ = nullptr;
   const dequantized_buffer* dequantized_ = nullptr;
   bool pads_ = false;

@@ -18,7 +18,8 @@ constexpr scaled_source scaled_value(const graph& g, id i, id factor) {
   return {i, factor};
 }
 constexpr bool of_adapter(const graph& g, const scaled_source& s) { return s.value < 0 || base_leaf(g, s.value) < 0; }
-// Whether A and B of every branch are values of the adapter. Then one launch packs the branches of several GEMMs.
+// Returns true if A and B of every branch are values of the adapter. Then one launch packs the branches of several
+// GEMMs.
 constexpr bool packs_plainly(const graph& g, const gemm_slots& s) {
   bool plain = true;
   for (const low_rank_branch& branch : s.branches)

@@ -110,7 +110,7 @@ constexpr gemm_launch::capabilities gemm_capabilities(int resident_pairs) {
 }
 
 // ---- What a layer type compiles: kernels that dispatch chooses for its sizes on devices of compute capability 9.0, of
-// 114 and of 132 multiprocessors (H100 PCIe and SXM, H200). Other devices choose among the same kernels.
+// 114 and of 132 SMs (H100 PCIe and SXM, H200). Other devices choose among the same kernels.
 
 constexpr target hopper_device(int sm_count) {
   target t{.capability = 90, .sm_count = sm_count};
@@ -134,7 +134,7 @@ constexpr gemm_kernel_mask gemm_kernels_for(const gemm_problem& p) {
   add_tiles(first + (p.prologue ? with_prologue : rank <= 64 && !p.shrink_input ? rank_index(rank) : 0));
   const bool sums = p.fused_wgrads[0].columns > 0 || p.fused_wgrads[1].columns > 0;
   if (p.nn && sums && !p.shrink_input && (rank > 0 || p.prologue) && rank <= 64) l.add_fused_wgrad(rank);
-  if (p.nn && rank > 0) {  // if the thread blocks that share the shrink are not all resident
+  if (p.nn && rank > 0) {  // if the CTAs that share the shrink are not all resident
     add_tiles(first);
     if (rank <= max_skinny_tokens && !p.shrink_input) l.add_skinny(padded_tokens(rank), fallback_shape, 0);
   }
@@ -147,10 +147,10 @@ constexpr gemm_kernel_mask gemm_kernels_for(const gemm_problem& p) {
     }
   if (n > 0 && n <= max_skinny_tokens && rank == 0 && !p.prologue && !p.nn)
     l.add_skinny(padded_tokens(n), fallback_shape, 0);
-  // mma.sync kernels serve outputs that are no multiple of 8, and layers whose weight has another type: it is copied to
-  // the NT layout.
+  // mma.sync kernels serve outputs that are no multiple of 8, and layers whose weight has another type, which is first
+  // copied to an NT matrix of the layer's type.
   if (n <= 0 || n % 8 != 0 || (p.nn && p.prologue)) l.add_mma();
-  l.add_gemm(128, 0);  // if thread blocks that share the shrink are not all resident, and for a separate shrink launch
+  l.add_gemm(128, 0);  // if CTAs that share the shrink are not all resident, and for a separate shrink launch
   const bool bare = rank == 0 && !p.prologue && !p.nn;
   const int split = bare ? n : rank;  // outputs of the split-K GEMM: 65 to 256
   if ((bare && n == 0) || (split > wide_tile_rank / 2 && split <= 2 * wide_tile_rank)) l.add_split_k();
@@ -176,7 +176,8 @@ constexpr gemm_kernel_mask gemm_kernels_for(const gemm_problem& p) {
   return l;
 }
 
-// Is the shrink result U = x Aᵀ of this GEMM, which the launch stores for others, an output of the graph?
+// Returns true if the shrink result U = x Aᵀ of this GEMM, which the launch stores for others, is an output of the
+// graph.
 constexpr bool outputs_shrink(const graph& g, const gemm_slots& s) {
   for (int k = 0; k < g.outs; ++k)
     if (shrink_output_of(s) >= 0 && unshaped(g, g.out[k].at) == shrink_output_of(s)) return true;

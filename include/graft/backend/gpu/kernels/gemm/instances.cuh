@@ -89,14 +89,14 @@ template <class T, int Bit> kernel_entry skinny_entry() {
   constexpr int rows = skinny_shapes[shape].rows, splits = skinny_shapes[shape].splits;
   constexpr bool any = shape == fallback_shape;
   return {address_of(&skinny_kernel<T, tokens, rows, splits, rank, any>),
-          static_cast<unsigned>(skinny_block<T, tokens, rows, splits, rank, any>::threads),
+          static_cast<unsigned>(skinny_cta<T, tokens, rows, splits, rank, any>::threads),
           skinny_shape<tokens, rows, splits, rank>::bytes};
 }
 template <class T, int Bit> kernel_entry skinny_nn_entry() {
   constexpr int shape = Bit / ranks, rank = Bit % ranks == 0 ? 0 : 8 << Bit % ranks;
   constexpr int rows = skinny_nn_shapes[shape].rows, splits = skinny_nn_shapes[shape].splits;
   return {address_of(&skinny_kernel<T, max_skinny_tokens, rows, splits, rank, false, true>),
-          static_cast<unsigned>(skinny_block<T, max_skinny_tokens, rows, splits, rank, false, true>::threads),
+          static_cast<unsigned>(skinny_cta<T, max_skinny_tokens, rows, splits, rank, false, true>::threads),
           skinny_shape<max_skinny_tokens, rows, splits, rank>::bytes};
 }
 // Registers the kernel of each set bit.

@@ -83,7 +83,7 @@ struct prepared_gemm {
   int device = 0, count = 0;  // kernels: 0 for an empty product, 1, or 2 (shrink, then GEMM)
   prepared_launch at[2];
   const void* x = nullptr;           // currently bound tensors,
-  const void* each[max_segments]{};  // with x per layer for a grouped GEMM
+  const void* each[max_segments]{};  // x of each layer of a grouped GEMM
   void* y = nullptr;
   const void* residual = nullptr;
   unsigned fused_wgrads = 0;  // bit per wgrad that is fused into the bound launch
@@ -93,7 +93,7 @@ struct prepared_gemm {
 // launch's x.
 struct skinny_layer {
   const void* w;
-  skinny_segment to;
+  skinny_product to;
   const void* x = nullptr;
 };
 

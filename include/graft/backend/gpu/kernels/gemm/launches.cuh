@@ -96,7 +96,7 @@ template <> struct launch_on_gpu<gemm_launch> {
   template <class T> static const void* input_of(execution<T>& e, const gemm_slots& s) {
     return e.tensor_at(s.input_rotation >= 0 ? s.input_rotation : s.x);
   }
-  // Is the rotation of the GEMM's result fused into its kernel in this call?
+  // Returns true if the rotation of the GEMM's result is fused into its kernel in this call.
   template <class T> static bool rotation_inside(execution<T>& e, const gemm_binding<T>& b, long long m) {
     const gemm_slots& s = b.slots();
     bool aligned = true;
@@ -203,7 +203,7 @@ template <> struct launch_on_gpu<gemm_launch> {
   }
   template <class T>
   static fused_wgrad fused_wgrad_of(execution<T>& e, int index, const gemm_binding<T>& product, void* shrink) {
-    const wgrad_sum& s = e.p_.template all<wgrad_sum>()[index];
+    const wgrad_launch& s = e.p_.template all<wgrad_launch>()[index];
     if (!e.is_requested(s.result)) return {};
     fused_wgrad b;
     const id of_product = product.shrink_output();

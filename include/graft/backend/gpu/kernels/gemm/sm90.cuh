@@ -4,16 +4,16 @@
 //   y = epilogue(prologue(x) Wᵀ + U Bᵀ)    U = x Aᵀ [m, rank], the shrink result
 //   x [m, k]    W [n, k] (NT) or [k, n] (NN: dx = dy W)    y [m, n]    A [rank, k]    B [n, rank]
 //
-// Tiles        A cluster of two thread blocks computes 256 x TileN of y (TileN is 128 or 256), 64 of k per stage. Each
+// Tiles        A cluster of two CTAs computes 256 x TileN of y (TileN is 128 or 256), 64 of k per stage. Each
 //              block has 128 rows; it loads its own x tile and half of the W tile, which it multicasts to both blocks.
-// Work split   Cluster i takes tiles i, i + clusters, …; grouped_tiles in tile_order.h orders the tiles for reuse in
+// Work split   Cluster i takes tiles i, i + clusters, …; grouped_raster in tile_order.h orders the tiles for reuse in
 //              L2.
 // Pipeline     Stages of x, W and A; after the mainloop the same stages bring B or R, and the residual. A stage is
 //              released to both blocks of the cluster, one group of products after it was read.
 // Warp roles   Warp 0: one producer thread issues all TMA loads. Warps 1 to 3, where Rank > 0: helpers that reduce and
 //              fetch U. Warpgroups 1 and 2: consumers of 64 rows each, wgmma m64nTileNk16 and the epilogue.
-// Branch       U Bᵀ extends the K loop, [x | U] · [W | B]ᵀ. With Rank = 0 an earlier launch computed U, and `extra`
-//              further k steps read U and B; extra is 0 without a branch. With Rank > 0 this launch computes U: the
+// Branch       U Bᵀ extends the K loop, [x | U] · [W | B]ᵀ. With Rank = 0 an earlier launch computed U, and
+//              gemm_args::branch_steps further k steps read U and B, none without a branch. With Rank > 0 this launch computes U: the
 //              first `owners` tiles of each row of tiles also multiply a slice of k with A and publish partial sums,
 //              their helpers reduce these, round to T and store U, and the helpers of every tile of the row copy U to
 //              shared memory before the last step.
@@ -64,7 +64,8 @@ template <int TileN, int Rank> struct single_branch_loader {
   };
   __device__ loads of(const gemm_args& g, int) const { return {g}; }
 
-  // For the helper warps: publish a token block's adapters to the consumers; whether column c of U exists for a token.
+  // For the helper warps. set_branches() publishes the adapters of a token block to the consumers; has() says whether
+  // column c of U exists for a token.
   __device__ void set_branches(int) const {}
   __device__ bool has(int, int) const { return true; }
 
@@ -102,7 +103,7 @@ template <class T> struct scaled_x {
 template <class T, int TileN, class Block> struct tile_rotation;  // sm90_fused_rotation.cuh
 
 template <class T, int TileN, int Rank, bool Prologue, bool WeightNN, class BranchLoader, bool HasActivation>
-struct gemm_block {
+struct gemm_cta {
   static_assert(!Prologue || Rank == 0);
   using shape = gemm_shape<TileN, Rank>;
   static constexpr int shrink_columns = Rank > 0 ? Rank : 16;  // 16 keeps unused arrays well-formed where Rank = 0
@@ -289,7 +290,7 @@ struct gemm_block {
   using consumer = gemm_consumer;
   template <bool Rotates>
   using epilogue_stage =
-      std::conditional_t<Rotates, tile_rotation<T, TileN, gemm_block>, tile_residual<T, TileN, gemm_block>>;
+      std::conditional_t<Rotates, tile_rotation<T, TileN, gemm_cta>, tile_residual<T, TileN, gemm_cta>>;
   // Both blocks of the cluster multicast into a stage, so that it is released to both.
   __device__ __forceinline__ void release(const consumer& c, int q, reads_done done) const {
     if (c.thread < 2) ring().consumer_release(q, c.thread, done);
@@ -435,12 +436,12 @@ struct gemm_block {
   }
 };
 
-// Runs the tile loop as thread block `number` of `blocks`; fused wgrads give the tiles only some blocks of a grid.
+// Runs the tile loop as CTA `number` of `blocks`; fused wgrads give the tiles only some blocks of a grid.
 template <class T, int TileN, int Rank, bool Prologue, bool WeightNN,
           class BranchLoader = single_branch_loader<TileN, Rank>, bool HasActivation = true>
 __device__ __forceinline__ void run_tiles(const gemm_maps& maps, const gemm_args& g, std::uint32_t base, int number,
                                           int blocks, const BranchLoader& branch_loader = {}) {
-  gemm_block<T, TileN, Rank, Prologue, WeightNN, BranchLoader, HasActivation> block{
+  gemm_cta<T, TileN, Rank, Prologue, WeightNN, BranchLoader, HasActivation> block{
       maps,       g,          base,         ptx::cluster_rank(), (g.k + 63) / 64, g.m_pairs() * g.n_tiles(),
       number / 2, blocks / 2, branch_loader};
   block.start();

@@ -16,14 +16,14 @@ struct gemm_consumer {
   int group, thread, warp, lane;  // warpgroup 0 or 1; thread, warp and lane inside it
   wgmma_pipeline_state at;
   int step = 0;      // k step of the tile
-  pipeline_state u;  // of the shrink result
+  pipeline_state u;  // pipeline position of the shrink result
 };
 
 // The residual of a tile. The producer loads it through the pipeline after the last k step, so that its latency
 // overlaps with the mainloop: 128 x 64 at a time, in the order in which the epilogue stores columns.
 template <class T, int TileN, class Block> struct tile_residual {
   using shape = typename Block::shape;
-  static constexpr bool rotates = false;  // tile_rotation (sm90_fused_rotation.cuh) has true
+  static constexpr bool rotates = false;  // tile_rotation (sm90_fused_rotation.cuh) sets it to true
 
   const Block& block;
   gemm_consumer& c;

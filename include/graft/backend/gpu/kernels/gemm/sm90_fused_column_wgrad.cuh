@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // Fused column-wise wgrad, sm_90a: d = Σ Z ⊙ Q over the tokens, the gradient of a factor per column (IA3), computed in
-// the launch of dx = (dy ⊙ factor) W by thread blocks on the multiprocessors that its tiles leave idle.
+// the launch of dx = (dy ⊙ factor) W by CTAs on the SMs that its tiles leave idle.
 //
 //   Z, Q [tokens, columns]    d [columns]
 //
-// Work split   The first `blocks` thread blocks of the grid own ranges of columns over all tokens, in units of 64; the
+// Work split   The first `blocks` CTAs of the grid own ranges of columns over all tokens, in units of 64; the
 //              others run the GEMM tiles of sm90.cuh.
 // Warp roles   Thread 0: producer, 6 stages of 128 tokens x 64 columns of Z and Q. Warps 4 to 11: each thread
-//              multiplies 8 neighbouring columns of every 32nd token.
+//              multiplies 8 neighboring columns of every 32nd token.
 // Pipeline     A stage is released by one lane of each warp, with its words as register reads, before they are
 //              multiplied.
 // Reduction    After a unit: over lanes, then over the 8 warps in their order. No atomics: bitwise deterministic.
-// Measured     62 bytes per clock, which is what one multiprocessor can load: 67 MB take as many clocks as the tiles of
+// Measured     62 bytes per clock, which is what one SM can load: 67 MB take as many clocks as the tiles of
 //              a 4096 x 4096 x 4096 product.
 #pragma once
 #include <graft/backend/gpu/kernels/gemm/sm90_fused_rotation.cuh>

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // Fused wgrad, sm_90a: D = factor · Zᵀ Q, the gradients of A and B of a low-rank branch, computed in the dgrad launch
-// by thread blocks on the multiprocessors that its tiles leave idle (4 of 132 with 4096 tokens and 4096 columns).
+// by CTAs on the SMs that its tiles leave idle (4 of 132 with 4096 tokens and 4096 columns).
 //
 //   Z [tokens, columns], the wide operand    Q [tokens, rank], which may be the shrink result U of the same launch
 //   D [columns, rank] or [rank, columns]; up to two such jobs
 //
-// Work split   The first `blocks` thread blocks of the grid run wgrads, the others the GEMM tiles of sm90.cuh. A wgrad
+// Work split   The first `blocks` CTAs of the grid run wgrads, the others the GEMM tiles of sm90.cuh. A wgrad
 //              block owns a range of columns of Z over all tokens, in units of 128.
 // Warp roles   Thread 0: producer of Z, 6 stages of 128 tokens x 128 columns. Thread 32: producer of Q, buffers of 128
 //              tokens x Rank. Warpgroups 1 and 2: consumers of 64 columns each, wgmma m64nRank with both operands
 //              MN-major, as they are stored.
 // Pipeline     Two rings: Z, a stage per unit of 128 columns, and Q, a stage per 128 tokens. Both are released by one
 //              thread of each warpgroup when the next group of products is in flight.
-// Phases       A job passes over all tokens once per `held` units, whose accumulators stay in registers. Where Q is U,
+// Phases       A job passes over all tokens once per units_per_pass units, whose accumulators stay in registers. Where Q is U,
 //              the Q producer waits per 128 tokens until all owner tiles have stored U (gemm_args::counters).
 // Reduction    Nothing is added between blocks and no atomics are used: results are bitwise deterministic.
 // Measured     A LoRA training step of one layer takes one launch per direction and 1.05 of the bare pair of products

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layout and arguments of the sm90 GEMM kernel: shared memory of a thread block, tile order, kernel arguments, and
+// Layout and arguments of the sm90 GEMM kernel: shared memory of a CTA, tile order, kernel arguments, and
 // which owner computes which slice of K of the shrink U = x Aᵀ [tokens, rank].
 //
 // Shared memory: stages of (x | W | A), output chunks of both warpgroups, U, barriers. Element type: 16 bits.
@@ -57,7 +57,7 @@ struct gemm_args {
   void* u;                   // [tokens][rank]
   std::uint32_t* counters;   // [blocks of 128 tokens][4]: slices stored, reduced, users done; zero between launches
   bool stores_pre_epilogue;  // also store the accumulators before scale and shift
-  int waiting_wgrad_blocks;  // thread blocks of fused wgrads that wait for every row of U
+  int waiting_wgrad_blocks;  // CTAs of fused wgrads that wait for every row of U
 
   // Rows of tiles: each has two blocks of 128 tokens, one per block of the cluster.
   __host__ __device__ int m_pairs() const { return (m + 255) / 256; }
@@ -65,7 +65,7 @@ struct gemm_args {
   __host__ __device__ int branch_pitch() const { return rank < 64 ? rank * 2 : 128; }
   __host__ __device__ int n_tiles() const { return (n + tile_n - 1) / tile_n; }
   __host__ __device__ tile_coord tile_at(int t, int rank_in_pair) const {
-    const grouped_tiles::tile_coord at = grouped_tiles{m_pairs(), n_tiles(), group}.at(t);
+    const grouped_raster::tile_coord at = grouped_raster{m_pairs(), n_tiles(), group}.at(t);
     return {at.row * 2 + rank_in_pair, at.column};
   }
   // Even owners start their tile at the first k step and odd ones in the middle, so that all slices are done, and U is

@@ -28,7 +28,7 @@ template <int TileN, int Rank> struct multi_lora_branch_loader {
   static constexpr bool rotates = false;  // no rotation in the epilogue
   const multi_lora_gemm_args& rows;
   std::uint32_t branch_offsets;  // shared address: per 16 columns of U their offset in B, and their record
-  static constexpr std::uint32_t no_branch = ~0U;  // stored where no token of a tile has a low-rank branch
+  static constexpr std::uint32_t no_branch = ~0U;  // sentinel for tiles without a low-rank branch
 
   struct loads {
     const char *a[most], *b[most];

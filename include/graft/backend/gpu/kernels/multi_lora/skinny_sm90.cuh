@@ -138,7 +138,7 @@ template <class T, int Tokens, int Rows, int Splits, int Segments> struct multi_
   static constexpr int tile_bytes = Tokens * pitch * 4, sum_bytes = warps * 512, groups_bytes = sizeof(token_groups);
   using shape = skinny_shape<Tokens, Rows, Splits, 0, 2 * tile_bytes + sum_bytes + groups_bytes,
                              multi_lora_stages(multi_lora_kilobytes(Tokens, Segments), Rows, Tokens)>;
-  using stream = skinny_block<T, Tokens, Rows, Splits, 0, false, false, shape>;
+  using stream = skinny_cta<T, Tokens, Rows, Splits, 0, false, false, shape>;
   static constexpr int threads = stream::threads + helpers, owned = shape::owned;
   static constexpr int steps = 4;                                      // steps of 32 columns in flight
   static constexpr int expands = owned <= 2 ? 4 : owned <= 3 ? 2 : 1;  // products in flight

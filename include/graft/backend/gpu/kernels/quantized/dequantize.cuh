@@ -158,7 +158,7 @@ class dequantized_buffer : public growing_buffer {
   dequantize_functions by_;
 };
 
-// Whether the vector kernel applies: 16-bit T, whole vectors and aligned addresses.
+// Returns true if the vector kernel applies: 16-bit T, whole vectors and aligned addresses.
 template <class T> bool can_dequantize_vec8(const quantized_weight& c, long long n, dtype as) {
   const bool four = is_four_bit(c.format), eight = c.format.type == dtype::int8 || c.format.type == dtype::f8_e4m3;
   return sizeof(T) == 2 && as == dtype_of<T> && n > 0 && n % 8 == 0 && n / 8 < (1LL << 31) &&

@@ -9,12 +9,12 @@
 //
 // Part             16 elements of a run of a block, or of a row. All have one scale, except where GPTQ puts columns
 //                  into groups of any order or a group ends within a part.
-// Blocks           A thread block copies 4096 elements' blocks to shared memory by 16 bytes a load, because blocks of
+// Blocks           A CTA copies 4096 elements' blocks to shared memory by 16 bytes a load, because blocks of
 //                  18 to 210 bytes are not aligned; threads then read single bytes there.
 // Planes           A thread loads its 4 to 16 bytes of codes at once; rows are whole parts.
 // Stores           Two lanes exchange halves of their parts, so that a store instruction of a warp writes whole sectors
 //                  of 32 bytes.
-// Experts          blockIdx.y is the matrix of a stack. With few rows, thread blocks of experts without any return: a
+// Experts          blockIdx.y is the matrix of a stack. With few rows, CTAs of experts without any return: a
 //                  decode step of 8 experts of 128 writes a sixteenth of them.
 // Types            The type of the result is known at run time, so that there is one instance per format.
 #pragma once
@@ -182,7 +182,7 @@ status dequantize_parts(cudaStream_t stream, const quantized_weight& from, long 
                         long long matrices, const used_experts& used) {
   constexpr long long threads = dequantize_parts_args::threads;
   const dequantize_parts_args g{from, to, n / part_size / matrices, used};
-  // A thread block per tile of a matrix. Those of a stack share the tiles of their expert, so that an expert without
+  // A CTA per tile of a matrix. Those of a stack share the tiles of their expert, so that an expert without
   // rows costs few of them.
   constexpr long long enough = 8192;
   const long long tiles = (g.parts + threads - 1) / threads,

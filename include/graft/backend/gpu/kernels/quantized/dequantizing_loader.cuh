@@ -16,7 +16,7 @@ namespace graft::gpu {
 
 // A layer, or a group of up to 16 tokens of a layer, in one launch. Segments have CTAs of their own; CTAs of two token
 // groups read the same weights at about the same time.
-struct quantized_segment {
+struct quantized_product {
   quantized_weight from;
   void* y;
   const void* residual;
@@ -24,7 +24,7 @@ struct quantized_segment {
   activation act;
   bool scales_contiguous;  // a warp's four scales of a row are one aligned vector (blocks of 64)
   int n, units;            // outputs, and units of 16 of them
-  int first_token;         // of the token group
+  int first_token;         // first token of the group
   int first, clusters;     // first cluster and number of clusters; unused segments begin after the last cluster
   float* shrink_out;       // partial U [rank / 16][slice][token][16]; of a previous shrink launch U [token][rank]
   // Zero between launches: tasks of U that are done, and CTAs that have seen that all are.
@@ -38,7 +38,7 @@ template <int Layers> struct quantized_args {
   bool gated;              // y is the elementwise product of two layers; every CTA has units of both
   std::uint32_t ready_at, ring_at, scales_at, nested_at, shrink_at, b_at, sums_at,
       partials_at;  // in shared memory
-  quantized_segment segment[Layers];
+  quantized_product segment[Layers];
 };
 // First cache line of the kernel parameters. It is all that a single layer of whole units needs to start, and to end if
 // `bare`: every further line costs another wait.
@@ -66,13 +66,13 @@ template <class T, quant_layout Form, int NTiles, bool Branch, bool FullUnits, b
 
   using args = quantized_args_of<Grouped>;
   const args& g;
-  const quantized_segment& of;
+  const quantized_product& of;
   std::uint32_t base;
   int first, step;  // this CTA takes units first, first + step, …
   int warp, lane, first_step, own_steps;
   bool nested;
 
-  __device__ weight_loader(const args& with, const quantized_segment& layer, std::uint32_t begins, int split,
+  __device__ weight_loader(const args& with, const quantized_product& layer, std::uint32_t begins, int split,
                            int cluster, int clusters)
       : g(with),
         of(layer),
@@ -90,9 +90,9 @@ template <class T, quant_layout Form, int NTiles, bool Branch, bool FullUnits, b
                (has_short_block_scales(Form) && !FullUnits && layer.from.format.scales == dtype::u8)) {}
 
   __device__ bool gated() const { return Grouped && g.gated; }
-  __device__ const quantized_segment& second() const { return g.segment[Grouped ? 1 : 0]; }
+  __device__ const quantized_product& second() const { return g.segment[Grouped ? 1 : 0]; }
   // Layer of the CTA's i-th unit; in a gated launch odd units belong to the second layer.
-  __device__ const quantized_segment& layer(int i) const { return gated() ? g.segment[i & 1] : of; }
+  __device__ const quantized_product& layer(int i) const { return gated() ? g.segment[i & 1] : of; }
   __device__ int number(int i) const { return first + (gated() ? i / 2 : i) * step; }
   __device__ bool has(int i) const {
     if constexpr (Grouped)
@@ -162,7 +162,7 @@ template <class T, quant_layout Form, int NTiles, bool Branch, bool FullUnits, b
 
   __device__ void request(int i, int stage) const {
     const int row0 = row_of(i);
-    const quantized_segment& to = layer(i);
+    const quantized_product& to = layer(i);
     if constexpr (has_odd_blocks(Form))
       request_odd_blocks(to, row0, at(stage));
     else if (row0 + unit_rows <= to.n)
@@ -251,7 +251,7 @@ template <class T, quant_layout Form, int NTiles, bool Branch, bool FullUnits, b
   }
   // Loads the weights of a unit; rows at or after n are zeros.
   template <bool AllRows>
-  __device__ __forceinline__ void request_weight(const quantized_segment& l, int row0, std::uint32_t to) const {
+  __device__ __forceinline__ void request_weight(const quantized_product& l, int row0, std::uint32_t to) const {
     const long long row_bytes = static_cast<long long>(g.k / 32) * dequant::block_bytes;
     const unsigned char* const from = l.from.qweight + first_step * 2LL * dequant::block_bytes + row0 * row_bytes;
     const int wanted = own_steps * 2 * dequant::block_bytes / 16;
@@ -275,7 +275,7 @@ template <class T, quant_layout Form, int NTiles, bool Branch, bool FullUnits, b
     }
   }
   // One lane loads the scales of a row; double quantization takes two, for quantized scales and second scale.
-  __device__ void request_contiguous_scales(const quantized_segment& l, int row0, int stage) const {
+  __device__ void request_contiguous_scales(const quantized_product& l, int row0, int stage) const {
     const int row = row0 + lane % unit_rows;
     if (own_steps == 0 || row >= l.n) return;
     const long long source = static_cast<long long>(row) * g.steps + first_step;
@@ -296,7 +296,7 @@ template <class T, quant_layout Form, int NTiles, bool Branch, bool FullUnits, b
   __device__ long long scale_index(const quantized_weight& from, int row, int r) const {
     return (row * from.pitch + first_step * 64LL + r * scale_block) >> from.shift;
   }
-  __device__ void request_scales(const quantized_segment& l, int row0, int stage) const {
+  __device__ void request_scales(const quantized_product& l, int row0, int stage) const {
 #pragma unroll
     for (int e = lane; e < unit_rows * block_scales; e += 32) {
       const int row = row0 + e / block_scales, r = e % block_scales;
@@ -367,7 +367,7 @@ template <class T, quant_layout Form, int NTiles, bool Branch, bool FullUnits, b
     __syncwarp();
   }
   // This warp's block of a row, and how far it is behind a multiple of 16 bytes.
-  __device__ const unsigned char* block_at(const quantized_segment& l, int row) const {
+  __device__ const unsigned char* block_at(const quantized_product& l, int row) const {
     constexpr int steps = quant_formats::q6_k_format::block / 64;
     const long long block = static_cast<long long>(row) * (g.steps / steps) + first_step / steps;
     return l.from.qweight + block * quant_formats::q6_k_format::bytes;
@@ -376,7 +376,7 @@ template <class T, quant_layout Form, int NTiles, bool Branch, bool FullUnits, b
     return static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(p) & 15U);
   }
   // The blocks of a unit with the bytes before and after them, up to multiples of 16; rows at or after n are zeros.
-  __device__ __forceinline__ void request_odd_blocks(const quantized_segment& l, int row0, std::uint32_t to) const {
+  __device__ __forceinline__ void request_odd_blocks(const quantized_product& l, int row0, std::uint32_t to) const {
     if (own_steps == 0) return;
     constexpr int vectors = dequant::copied_vectors;
 #pragma unroll

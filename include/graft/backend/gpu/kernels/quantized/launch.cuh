@@ -142,7 +142,7 @@ class quantized_gemm {
     cudaLaunchAttribute attributes[3];
     unsigned count = 0;
     if (c.splits > 1) attributes[count++] = in_clusters(c.splits);
-    if (has_branch && !shrink_precomputed && !exclusive) {  // its CTAs wait for each other
+    if (has_branch && !shrink_precomputed && !exclusive) {  // cooperative: CTAs wait for each other
       attributes[count].id = cudaLaunchAttributeCooperative;
       attributes[count++].val.cooperative = 1;
     }
@@ -164,9 +164,9 @@ class quantized_gemm {
   status shrink(cudaStream_t stream, const quantized_args<max_segments>& g, bool pdl) const {
     shrink_args with{g.x, g.m, g.k, {}, {}};
     int clusters = 0, all_ranks = 0;
-    for (const quantized_segment& of : g.segment) all_ranks += of.adapter.rank;
+    for (const quantized_product& of : g.segment) all_ranks += of.adapter.rank;
     for (int s = 0, before = 0; s < max_segments; ++s) {
-      const quantized_segment& of = g.segment[s];
+      const quantized_product& of = g.segment[s];
       const int rank = of.adapter.rank;
       with.first[s] = clusters;
       with.segment[s] = {of.adapter, g.gated ? g.segment[0].shrink_out + before : of.shrink_out,
@@ -201,7 +201,7 @@ class quantized_gemm {
       const auto row = [&](const void* p, long long width) {
         return p == nullptr ? nullptr : static_cast<const char*>(p) + first * width * pitch;
       };
-      quantized_segment& of = g.segment[s];
+      quantized_product& of = g.segment[s];
       const quantized_weight& from = from_[i];
       of.from = from, of.adapter = fixed_operands_[i].adapter, of.act = fixed_operands_[i].act,
       of.n = fixed_operands_[i].n;
@@ -219,15 +219,15 @@ class quantized_gemm {
       has_branch = has_branch || of.adapter.rank > 0;
     }
   }
-  // Whether a warp's scales of a row are one vector, and their distance from unit to unit is constant.
-  static bool has_unit_scales(const quantized_segment& of) {
+  // Returns true if a warp's scales of a row are one vector, and their distance from unit to unit is constant.
+  static bool has_unit_scales(const quantized_product& of) {
     const quantized_weight& from = of.from;
     if (!is_four_bit(from.format)) return true;
     if (from.format.scales == dtype::u8) return of.scales_contiguous && from.second_shift <= 10;
     return of.scales_contiguous || (from.format.block == 32 && reinterpret_cast<std::uintptr_t>(from.scales) % 16 == 0);
   }
   static single_layer_args single_layer(const quantized_args<max_segments>& g) {
-    const quantized_segment& of = g.segment[0];
+    const quantized_product& of = g.segment[0];
     single_layer_args one{};
     one.first_x = g.x, one.first_weight = of.from.qweight, one.first_scales = of.from.scales;
     one.first_y = of.y, one.tokens = g.m, one.unit_count = of.units;

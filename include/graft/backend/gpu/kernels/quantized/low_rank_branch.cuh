@@ -59,7 +59,7 @@ template <class T, quant_layout Form, int NTiles, bool Branch, bool FullUnits, b
   __device__ std::uint32_t b_at() const { return in.b() + in.warp * b_rows_bytes; }
   // Loads the first 16 columns of the rows of B of unit i by cp.async.
   __device__ __forceinline__ void prefetch_b(int i) const {
-    const quantized_segment& of = in.layer(i);
+    const quantized_product& of = in.layer(i);
     if (!expands(i) || of.adapter.rank == 0) return;
     const int row = in.row_of(i) + in.lane / 2;
     const bool inside = FullUnits || row < of.n;
@@ -71,7 +71,7 @@ template <class T, quant_layout Form, int NTiles, bool Branch, bool FullUnits, b
   // to += B Uᵀ of unit i, as mma accumulators of 8 tokens each. The order of the rank within a product is free, so a
   // lane loads four adjacent elements.
   __device__ __forceinline__ void expand(float (&to)[NTiles][4], int i) const {
-    const quantized_segment& of = in.layer(i);
+    const quantized_product& of = in.layer(i);
     const int row = in.lane / 4, quad = in.lane % 4, rank = of.adapter.rank, layer = in.gated() ? i & 1 : 0;
     if constexpr (!shrink_precomputed) ptx::barrier_wait(ready(), 0);
 #pragma unroll 1

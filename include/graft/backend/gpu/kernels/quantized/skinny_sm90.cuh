@@ -262,7 +262,7 @@ template <class T, quant_layout Form, int NTiles, bool Branch, bool FullUnits, b
   __device__ std::uint32_t own_sum(int unit, int warp, int n) const {
     return in.sum_at((unit * partial_sums + warp) * NTiles + n, in.lane / 8) + in.lane % 8 * 16;
   }
-  // Whether this split finishes the unit. The number of splits is a power of two.
+  // Returns true if this split finishes the unit. The number of splits is a power of two.
   __device__ bool owns(int unit) const { return FullUnits || (unit & (in.g.splits - 1)) == split; }
   // One warp per unit adds U Bᵀ to its own sums of that unit.
   __device__ __forceinline__ void expand(int i, int count, const low_rank_branch& branch) const {
@@ -375,7 +375,7 @@ template <class T, quant_layout Form, int NTiles, bool Branch, bool FullUnits, b
   }
   __device__ bool has_row(int row) const { return FullUnits || row < in.of.n; }
   // Scale of a row, or of the tensor.
-  __device__ static float scale_of_row(const quantized_segment& of, int row) {
+  __device__ static float scale_of_row(const quantized_product& of, int row) {
     const float s = of.from.scale(of.from.format.scaled == scale_granularity::row ? row : 0);
     return stored_values<T, Form>::row_scale(s);
   }
@@ -383,7 +383,7 @@ template <class T, quant_layout Form, int NTiles, bool Branch, bool FullUnits, b
   __device__ __forceinline__ float number(const element& e, int i) const {
     const float v = sum_of_warps(e.unit, e.n, e.inside);
     if constexpr (has_row_scales(Form)) {
-      const quantized_segment& of = in.layer(i + e.unit);
+      const quantized_product& of = in.layer(i + e.unit);
       const int row = in.row_of(i + e.unit) + e.row();
       if (row >= of.n) return 0;
       const float by = scale_of_row(of, row);
@@ -393,7 +393,7 @@ template <class T, quant_layout Form, int NTiles, bool Branch, bool FullUnits, b
     }
     return v;
   }
-  __device__ __forceinline__ float apply_epilogue_to(const quantized_segment& of, float v, int token, int row) const {
+  __device__ __forceinline__ float apply_epilogue_to(const quantized_product& of, float v, int token, int row) const {
     return epilogue_args<T>{of.adapter.scale, of.adapter.shift, static_cast<const T*>(of.residual),
                             of.act,           in.m(),           of.n}(v, token, row);
   }
@@ -413,7 +413,7 @@ __global__ void __launch_bounds__(quantized_block<T, Form, NTiles, Branch, FullU
   if constexpr (Grouped)
 #pragma unroll
     for (int other = 1; other < max_segments; ++other) s += cluster >= g.segment[other].first ? 1 : 0;
-  const quantized_segment& of = g.segment[s];
+  const quantized_product& of = g.segment[s];
   using block = quantized_block<T, Form, NTiles, Branch, FullUnits, Grouped>;
   const block now{
       {g, of, base, split, Grouped ? cluster - of.first : cluster, Grouped ? of.clusters : static_cast<int>(gridDim.y)},

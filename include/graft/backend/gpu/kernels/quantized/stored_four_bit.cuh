@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // NF4 and FP4: two values per byte, the upper half first, and scales per block apart from them, of 64 columns or more
-// or of 32. Blocks of 64 columns have one scale for a lane's whole step, so that a lane has 16 neighbouring columns of
+// or of 32. Blocks of 64 columns have one scale for a lane's whole step, so that a lane has 16 neighboring columns of
 // it.
 #pragma once
 #include <graft/backend/gpu/kernels/quantized/stored_values.cuh>

@@ -2,7 +2,7 @@
 // What a quantized layout (quant_layout) stores, as the registers of the skinny GEMM need it. A layout is a
 // specialization of stored_values in a file of its own; without one it does not compile. It has
 //
-//   vec_at(row, vec)         where 16-byte vector `vec` of a row is in shared memory, so that eight rows are in
+//   vec_at(row, vec)         where 16-byte vector vec of a row is in shared memory, so that eight rows are in
 //                            different banks
 //   words, load(…)           the stored values of a lane in a step of 64 columns, two chunks of 32
 //   convert(…), or pair(…)   four stored bytes as two pairs of numbers; or, with a pair table, the pair of a byte
@@ -28,7 +28,7 @@ template <quant_layout Form> struct stored_shape {
   static constexpr int vectors = pitch / 16;
 };
 
-// x of lane t of a quad where it has eight neighbouring columns of every 32.
+// x of lane t of a quad where it has eight neighboring columns of every 32.
 template <class T> struct eight_columns_of_x {
   __device__ static int x_begins(int t) { return 8 * t; }
   __device__ __forceinline__ static uint4 x_of(const T* columns, int half) {

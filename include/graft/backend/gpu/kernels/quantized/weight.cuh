@@ -155,7 +155,7 @@ struct used_experts {
   routing_table<float> routing{};
   long long first = 0;  // expert that the stack begins with
 
-  // Looking for rows costs a search per thread block: where most experts have some, all are dequantized.
+  // Looking for rows costs a search per CTA: where most experts have some, all are dequantized.
   static used_experts of(const routing_table<float>& routing, long long experts, long long first) {
     return routing.rows < 2 * experts ? used_experts{routing, first} : used_experts{};
   }

@@ -102,7 +102,7 @@ template <class Real> struct rotate_functor {
   }
 };
 
-// Composes several factors into blocks of rotation::wide columns: a team rotates an identity block by all factors.
+// Composes several factors into blocks of rotation::composed_width columns: a team rotates an identity block by all factors.
 template <class Real> struct compose_functor {
   element_ptr<Real> q;
   rotation r;

@@ -6,7 +6,8 @@
 
 namespace graft::gpu {
 
-// Are several butterfly factors (BOFT) composed to one rotation first? They must stay within 32 columns.
+// Returns true if several butterfly factors (BOFT) are composed to one rotation first. They must stay within 32
+// columns.
 constexpr bool composes_factors(long long factors, long long block, long long columns) {
   return factors > 1 && factors <= 5 && 32 % (block << (factors - 1)) == 0 && columns % 32 == 0;
 }

@@ -34,7 +34,7 @@ template <class T> __device__ inline void pack_right(right_tile& to, const right
         transposed ? pack<T>(at(2 * t + s, 2 * h), at(2 * t + s, 2 * h + 1)) : pack<T>(at(i, t), at(i + 1, t));
   }
 }
-// Whether R is stored so that load_right applies.
+// Returns true if R is stored so that load_right applies.
 __device__ inline bool is_vectorizable(const element_ptr<float>& q, const rotation& r) {
   return r.b % 32 == 0 && q.type == dtype::f32 && reinterpret_cast<std::uintptr_t>(q.at) % 16 == 0;
 }

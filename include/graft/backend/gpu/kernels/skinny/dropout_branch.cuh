@@ -8,7 +8,7 @@
 //   x, other, y [rows, columns]    A [rank, columns]    T, U [rows, rank], rank <= 64    D [rank, columns]
 //
 // drop(x) is never stored: masks are drawn again in registers from (seed, element index), one 64-bit draw per four
-// neighbouring columns (dropout_mask.h). Elements that are not dropped are scaled once per result. Inner and outer
+// neighboring columns (dropout_mask.h). Elements that are not dropped are scaled once per result. Inner and outer
 // indices are permuted among the fragments so that a thread's elements of a row are contiguous in memory. Sums over
 // warps are added in the order of the warps: deterministic.
 //
@@ -66,7 +66,7 @@ struct dropout_gemm_args {
   int columns = 0;
   dropout_branch branch;
 
-  // Whether the tensor-core kernels below can run it; otherwise it is computed entry by entry (dropout_entry).
+  // Returns true if the tensor-core kernels below can run it; otherwise it is computed entry by entry (dropout_entry).
   bool fits() const {
     auto aligned = [](const element_ptr<float>& p) { return reinterpret_cast<std::uintptr_t>(p.at) % 16 == 0; };
     const dropout_branch& t = branch;
@@ -78,10 +78,10 @@ struct dropout_gemm_args {
 
 namespace dropout_kernels {
 inline constexpr int warps = 8, threads = 32 * warps;
-inline constexpr int wide_block_warps = 16;  // warps of a block that has a multiprocessor to itself
+inline constexpr int wide_block_warps = 16;                             // warps of a block that has an SM to itself
 constexpr int expanded_rows(int tiles) { return tiles > 1 ? 32 : 64; }  // rows per warp, whose sums are in registers
 
-// The draws of dropout_mask for four neighbouring elements, as two words. Groups of four have 32-bit indices and draws
+// The draws of dropout_mask for four neighboring elements, as two words. Groups of four have 32-bit indices and draws
 // are compared as whole words, because these kernels are bound by integer instructions.
 struct dropout_draws {
   std::uint64_t key;
@@ -99,13 +99,13 @@ struct dropout_draws {
     const std::uint32_t first = drops_first(word) ? pair & 0xffff0000U : pair;
     return drops_second(word) ? first & 0xffffU : first;
   }
-  // Masks eight neighbouring elements, beginning with group `four`.
+  // Masks eight neighboring elements, beginning with group `four`.
   __device__ __forceinline__ uint4 apply_mask(const uint4& v, std::uint32_t four) const {
     const uint2 low = at(four), high = at(four + 1);
     return make_uint4(apply_mask(v.x, low.x), apply_mask(v.y, low.y), apply_mask(v.z, high.x), apply_mask(v.w, high.y));
   }
 };
-// Two neighbouring ranks of a row of T; zeros outside.
+// Two neighboring ranks of a row of T; zeros outside.
 template <class T>
 __device__ __forceinline__ std::uint32_t load_two_ranks(const dropout_branch& t, int row, int rows, int rank) {
   const auto* const at = static_cast<const T*>(t.narrow.at) + static_cast<long long>(row) * t.pitch + rank;

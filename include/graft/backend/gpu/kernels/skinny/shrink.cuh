@@ -19,7 +19,7 @@ namespace graft::gpu {
 
 // U of a layer is [token][pitch] floats in device memory. The two layers of a gate share rows: their ranks are next to
 // each other.
-struct shrink_segment {
+struct shrink_product {
   adapter_args adapter;
   float* shrink_out;
   int pitch, first_token;
@@ -28,12 +28,12 @@ struct shrink_args {
   const void* x;
   int m, k;
   int first[max_segments];  // first cluster of each layer
-  shrink_segment segment[max_segments];
+  shrink_product segment[max_segments];
 };
 // x of a layer's tokens, as quantized_detail::shrink() reads it.
 template <class T> struct shrink_tokens {
   const shrink_args& g;
-  const shrink_segment& of;
+  const shrink_product& of;
   __device__ int k() const { return g.k; }
   __device__ int m() const {
     const int left = g.m - of.first_token;
@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(shrink_threads) shrink_kernel(const __grid_con
   int s = 0;
 #pragma unroll
   for (int other = 1; other < max_segments; ++other) s += cluster >= g.first[other] ? 1 : 0;
-  const shrink_segment& of = g.segment[s];
+  const shrink_product& of = g.segment[s];
   const int rows = (cluster - g.first[s]) * 16;
   const int part = block * shrink_warps + warp, all = g.k / 32, begin = all * part / (shrink_blocks * shrink_warps),
             end = all * (part + 1) / (shrink_blocks * shrink_warps);

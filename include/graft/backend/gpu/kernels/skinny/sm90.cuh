@@ -37,7 +37,7 @@ namespace graft::gpu {
 
 template <class T, int Tokens, int Rows, int Splits, int Rank, bool Fallback, bool WeightNN = false,
           class Shape = skinny_shape<Tokens, Rows, Splits, Rank>>
-struct skinny_block {
+struct skinny_cta {
   static_assert(!WeightNN || Rows % 64 == 0);
   using shape = Shape;
   static constexpr int blocks = shape::blocks;
@@ -55,7 +55,7 @@ struct skinny_block {
 
   const skinny_maps& maps;
   const skinny_args& g;
-  const skinny_segment& seg;
+  const skinny_product& seg;
   const CUtensorMap &w_map, &x_map;
   std::uint32_t base;
   int row0, split, k_begin, k_end;
@@ -69,7 +69,7 @@ struct skinny_block {
   // Groups of eight tokens in this call.
   __device__ int token_tiles() const { return Tokens <= 16 ? Tokens / 8 : (g.m + 7) / 8; }
   __device__ bool gated() const { return can_gate && g.gated; }
-  // Whether this warp's rows in 64-row block b belong to the second layer of a gate.
+  // Returns true if this warp's rows in 64-row block b belong to the second layer of a gate.
   __device__ bool is_second(int b) const {
     return gated() && b * 4 + static_cast<int>(threadIdx.x) / 32 >= half_row_tiles;
   }
@@ -150,7 +150,7 @@ struct skinny_block {
   }
   __device__ void request_adapter() const {
     const char* a = static_cast<const char*>(seg.adapter.a_tiles);
-    const auto b_of = [&](const skinny_segment& s) {
+    const auto b_of = [&](const skinny_product& s) {
       return static_cast<const char*>(s.adapter.b_tiles) + static_cast<long long>(row0) * shape::pitch;
     };
     request_all(
@@ -289,7 +289,7 @@ struct skinny_block {
   __device__ int row_of(int e) const {
     return row0 + (e / each * 4 + threadIdx.x / 32) * 16 + threadIdx.x % 32 / 4 + 8 * ((e >> 1) & 1);
   }
-  // Whether this warp finishes its rows in 64-row block b, or another block of the cluster does.
+  // Returns true if this warp finishes its rows in 64-row block b, or another block of the cluster does.
   __device__ bool finishes(int b) const {
     const int unit = b * 4 + threadIdx.x / 32;
     return unit < shape::units && (shape::split_by_tokens || unit / shape::owned == split);
@@ -308,7 +308,7 @@ struct skinny_block {
         y[static_cast<long long>(token) * seg.n + row] = from_float<T>(epilogue.finish(v, token, row));
     }
   }
-  // Lanes of neighbouring rows hold the same tokens; after a swap each lane holds two neighbouring rows of one token.
+  // Lanes of neighboring rows hold the same tokens; after a swap each lane holds two neighboring rows of one token.
   // Calls f(b, j, h, at) for every such pair of this thread, with `at` the element offset in y, or -1 outside y.
   template <class F> __device__ __forceinline__ void each_pair(const F& f) const {
     const int lane = threadIdx.x % 32, odd = (lane / 4) & 1;
@@ -448,14 +448,14 @@ template <class T, int Tokens, class Block> __device__ void scale_x(const Block&
 }
 
 template <class T, int Tokens, int Rows, int Splits, int Rank, bool Fallback, bool WeightNN = false>
-__global__ void __launch_bounds__(skinny_block<T, Tokens, Rows, Splits, Rank, Fallback, WeightNN>::threads)
+__global__ void __launch_bounds__(skinny_cta<T, Tokens, Rows, Splits, Rank, Fallback, WeightNN>::threads)
     skinny_kernel(const __grid_constant__ skinny_maps maps, const __grid_constant__ skinny_args g) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ std::uint8_t raw[];
   const int tile = static_cast<int>(blockIdx.y), split = static_cast<int>(blockIdx.x);
   const int s =
       (tile >= g.first_tile[1] ? 1 : 0) + (tile >= g.first_tile[2] ? 1 : 0) + (tile >= g.first_tile[3] ? 1 : 0);
-  using kernel = skinny_block<T, Tokens, Rows, Splits, Rank, Fallback, WeightNN>;
+  using kernel = skinny_cta<T, Tokens, Rows, Splits, Rank, Fallback, WeightNN>;
   const kernel block{maps,
                      g,
                      g.segment[s],

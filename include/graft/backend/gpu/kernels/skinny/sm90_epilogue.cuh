@@ -106,7 +106,7 @@ __device__ __forceinline__ void reduce_tokens(const Block& block, const typename
 //
 // A thread's accumulators are two rows of two tokens each. Stored directly they would be 4-byte stores of 16
 // contiguous bytes per token, which with 64 tokens take longer than waiting for the last weights. Instead the float
-// sums go to shared memory, and each thread finishes eight neighbouring outputs of a token at a time.
+// sums go to shared memory, and each thread finishes eight neighboring outputs of a token at a time.
 
 // Pitch in floats from one token to the next, which avoids bank conflicts of lanes that store sums.
 constexpr int sum_pitch(int rows) { return rows + 4; }
@@ -139,10 +139,10 @@ template <class T, int Rows, int Tokens> struct skinny_tile {
   static constexpr int in_token = Rows / 8, each = (Tokens * in_token + 127) / 128;
   using vectors = uint4[each];
 
-  const skinny_segment& seg;
+  const skinny_product& seg;
   int m, row0;
 
-  // Whether vectors of eight outputs are 16-byte aligned; otherwise they are stored in pairs.
+  // Returns true if vectors of eight outputs are 16-byte aligned; otherwise they are stored in pairs.
   __device__ bool is_aligned() const {
     const auto at = reinterpret_cast<std::uintptr_t>(seg.y) | reinterpret_cast<std::uintptr_t>(seg.residual);
     return seg.n % 8 == 0 && at % 16 == 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layout and arguments of the skinny GEMM (sm90.cuh): shared memory of a thread block, and kernel parameters. A launch
+// Layout and arguments of the skinny GEMM (sm90.cuh): shared memory of a CTA, and kernel parameters. A launch
 // takes about ten microseconds, so sizes are template parameters: a size known only at run time costs a visible part of
 // that.
 #pragma once
@@ -51,7 +51,7 @@ struct skinny_shape {
 };
 
 // One layer of a grouped launch.
-struct skinny_segment {
+struct skinny_product {
   void* y;
   adapter_args adapter;
   const void* residual;
@@ -70,7 +70,7 @@ struct skinny_args {
   bool transposed_y;             // swap-AB: y is [row][token], rows are tokens of x and tokens are rows of the weight
   void* shrink_result;           // U [m, Rank] is stored here too, for wgrads; null: it is not
   bool gated;                    // tiles have rows of segments 0 and 1 and store act(gate) ⊙ act(up)
-  skinny_segment segment[max_segments];
+  skinny_product segment[max_segments];
 };
 
 }  // namespace graft::gpu

@@ -17,8 +17,8 @@ namespace graft::gpu {
 template <class T> class wgrad_binding {
  public:
   wgrad_binding() = default;
-  explicit wgrad_binding(const wgrad_sum& s) : sum_(s) {}
-  const wgrad_sum& sum() const { return sum_; }
+  explicit wgrad_binding(const wgrad_launch& s) : sum_(s) {}
+  const wgrad_launch& sum() const { return sum_; }
 
   // D = factor · leftᵀ right overwrites `to`, or is added to it where `adds`. A sum by column is d = Σ left ⊙ right.
   status run(cudaStream_t stream, const gemm_kernel_set& kernels, const launchers& launches, const target& device,
@@ -109,7 +109,7 @@ template <class T> class wgrad_binding {
     return multiply<float, narrow>(on_stream{stream}, p);
   }
 
-  wgrad_sum sum_;
+  wgrad_launch sum_;
   wgrad_maps maps_{};
   long long m_ = 0;
   wgrad_operand z_[max_wgrads_of_launch]{}, q_[max_wgrads_of_launch]{};

@@ -11,16 +11,16 @@ namespace graft::gpu {
 constexpr bool operand_is_padded(long long columns, dtype type, const target& t) {
   return is_16_bit(type) && is_hopper(t) && columns % 8 != 0 && columns <= wide_tile_rank;
 }
-// Are the column-wise wgrads of a SwiGLU gate fused into its backward (kernels/wgrad/swiglu_column_scale.cuh)? Rows
-// must consist of 16-byte vectors.
+// Returns true if the column-wise wgrads of a SwiGLU gate are fused into its backward
+// (kernels/wgrad/swiglu_column_scale.cuh). Rows must consist of 16-byte vectors.
 constexpr bool gate_wgrad_is_fused(const graph& g, id i, const size_values& s, dtype type, const target& t) {
   return t.capability >= 90 && type == dtype::bf16 && g.sizes.value(g[i].d[3], s) % 8 == 0;
 }
-constexpr wgrad_sum::capabilities wgrad_capabilities() {
+constexpr wgrad_launch::capabilities wgrad_capabilities() {
   return {.has_kernel = true, .fuses_into_dgrad = true, .operand_is_padded = &operand_is_padded};
 }
-template <> struct kernels_of_launch<wgrad_sum> {
-  static constexpr void add(kernel_selection& to, const type_plan& in, const wgrad_sum& s) {
+template <> struct kernels_of_launch<wgrad_launch> {
+  static constexpr void add(kernel_selection& to, const type_plan& in, const wgrad_launch& s) {
     const graph& g = in.g;
     if (s.scaled >= 0) to.nodes = to.nodes | op_bit(g[s.scaled].what);
     if (s.by_column) {

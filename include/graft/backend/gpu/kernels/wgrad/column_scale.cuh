@@ -4,7 +4,7 @@
 //
 //   a, b [m, columns]    d [columns]    factor [columns]
 //
-// Work split   A cluster takes 128 columns; its blocks divide the tokens. A thread has 8 neighbouring columns of every
+// Work split   A cluster takes 128 columns; its blocks divide the tokens. A thread has 8 neighboring columns of every
 //              16th token.
 // Reduction    Over the threads of a block, then through distributed shared memory over the blocks of the cluster in
 //              their order, each block for a share of the columns: bitwise deterministic.

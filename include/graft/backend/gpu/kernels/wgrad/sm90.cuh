@@ -9,17 +9,17 @@
 //              have the same tile and divide the tokens.
 // Warp roles   Warpgroups 0 and 1: consumers of 64 columns of Z each, wgmma m64nRank, both operands MN-major as they
 //              are stored. Thread 256: producer.
-// Pipeline     As many stages as let two blocks share a multiprocessor, or as the launch asks for.
+// Pipeline     As many stages as let two blocks share an SM, or as the launch asks for.
 // Phases       griddepcontrol.wait of the producer; mainloop; the partial sums overwrite the stages in shared memory; cluster barrier; each block reduces a
 //              share of the sums through distributed shared memory and writes it.
 // Forms        columns: as above. diagonal: Q is as wide as Z, and only the square blocks on the diagonal of Zᵀ Q are
 //              stored: the gradient of a rotation. rows: D = Z Qᵀ with 128 rows of Z and Rank rows of Q, a split-K
-//              GEMM: the shrink U of a large rank, for which whole tiles would leave half of the multiprocessors idle.
-// Occupancy    Two blocks share a multiprocessor, so that one loads while the other waits. With Rank = 128 Z is
-//              streamed half as often as with 64; where there are no more blocks than multiprocessors each block has
+//              GEMM: the shrink U of a large rank, for which whole tiles would leave half of the SMs idle.
+// Occupancy    Two blocks share an SM, so that one loads while the other waits. With Rank = 128 Z is
+//              streamed half as often as with 64; where there are no more blocks than SMs each block has
 //              one to itself and a deeper pipeline.
 // Reduction    Splits are added in their order, without atomics: results are bitwise deterministic.
-// Measured     4096 x 4096 and rank 256: 19.5 µs with one block per multiprocessor, 23 µs with two. (Tiles of 128 x 256
+// Measured     4096 x 4096 and rank 256: 19.5 µs with one block per SM, 23 µs with two. (Tiles of 128 x 256
 //              need 4 splits to fill the device, and an H200 holds only 30 such clusters at once: two waves, 34 µs.)
 #pragma once
 #include <graft/backend/gpu/arch/ptx.cuh>
@@ -41,11 +41,12 @@ template <int Rank, wgrad_form What = wgrad_form::columns> struct wgrad_shape {
   static constexpr std::uint32_t box = wgrad_step * 128, q = wgrad_step * Rank * (What == wgrad_form::diagonal ? 4 : 2),
                                  stage = 2 * box + q;
   static constexpr int stages = (shared_memory_limit / blocks - 1024 - 256) / stage,
-                       stages_one_block = (shared_memory_limit - 1024 - 256) / stage;  // with one block per SM
+                       // Stages if one block runs per SM.
+      stages_one_block = (shared_memory_limit - 1024 - 256) / stage;
   static constexpr std::uint32_t bytes = stages * stage + 256 + 1024,
                                  bytes_one_block = stages_one_block * stage + 256 + 1024;
   // Pitches of the partial sums in shared memory, which have the order of the result: rows of Rank or of 128 floats.
-  // The padding avoids bank conflicts between neighbouring rows.
+  // The padding avoids bank conflicts between neighboring rows.
   static constexpr int column_major_pitch = Rank + 8, rank_major_pitch = wgrad_tile_columns + 4;
   static_assert(stages >= 2 && wgrad_tile_columns * column_major_pitch * 4 <= stages * stage &&
                 Rank * rank_major_pitch * 4 <= stages * stage);
@@ -185,7 +186,8 @@ template <class T, int Rank, wgrad_form What> struct wgrad_block {
         by_column() ? static_cast<long long>(c) * g.rank + r : static_cast<long long>(r) * g.columns + c;
     g.to.put(at, g.adds ? g.to[at] + v : v);
   }
-  // Whether results are written four at a time: float or T, overwritten, rows a multiple of four, 16-byte aligned.
+  // Returns true if results are written four at a time: float or T, overwritten, rows a multiple of four, 16-byte
+  // aligned.
   __device__ bool can_write_vec4() const {
     const int length = by_column() ? g.rank : g.columns;
     return !diagonal && !g.adds && length % 4 == 0 && reinterpret_cast<std::uintptr_t>(g.to.at) % 16 == 0 &&
