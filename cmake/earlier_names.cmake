@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# graft_add_earlier_name(EARLIER NAME [GLOBAL]): graft::EARLIER is graft::NAME, and CMake warns whoever links it. It is no
-# alias, because an alias has no properties of its own.
+# graft_add_earlier_name(EARLIER NAME [GLOBAL]): graft::EARLIER is graft::NAME, and CMake warns whoever links it. It is
+# no alias, because an alias has no properties of its own.
 function(graft_add_earlier_name earlier name)
   if(TARGET graft::${earlier} OR NOT TARGET graft::${name})
     return()

@@ -8,6 +8,8 @@ comment before a block says more about it, and shows on no page:
     <!-- setup: COMMANDS -->      runs COMMANDS, on one line or several, before those of the block in the same shell
     <!-- not run: REASON -->      leaves the block out, because it needs a GPU, a network, an installation or a server
 
+The other comments before blocks are for blocks.py and bench/tables.py.
+
 The blocks of a page run in its order, in a folder of its own that looks like the repository after a build: build is the
 build folder, the programs are found by their names, and g++ is the compiler of the build. blockN.cpp is the N-th block
 of C++ of the page, and tiny a model of random weights with a tokenizer of bytes and a chat template. The first
@@ -23,7 +25,8 @@ import time
 
 root, programs, compiler, scratch = (pathlib.Path(a) for a in sys.argv[1:])
 how_tos = sorted(str(p.relative_to(root)) for p in root.glob("docs/how-to/*.md"))
-pages = ["README.md", "docs/getting-started.md", *how_tos]
+pages = ["README.md", "docs/getting-started.md", "docs/parallel.md", "docs/performance-reproduce.md", "docs/serving.md",
+         "docs/switching.md", *how_tos]
 kinds = ("sh", "console", "cpp", "python", "pycon", "cmake", "text")  # of which the first two are run
 patience = 240  # seconds for a block, on a machine with other work
 
@@ -47,8 +50,8 @@ def blocks_of(page):
             if kind not in kinds:
                 sys.exit(f"{page}:{begin + 1}: a block of one of {', '.join(kinds)} is expected, not '{kind}'")
             word, _, rest = comment.partition(":")
-            if word not in ("", "setup", "not run"):
-                sys.exit(f"{page}:{begin + 1}: '<!-- {word}:' is none of setup and not run")
+            if word not in ("", "setup", "not run", "in", "not compiled", "table"):
+                sys.exit(f"{page}:{begin + 1}: '<!-- {word}:' is none of setup, not run, in, not compiled and table")
             setup, reason = (rest.strip() if word == w else "" for w in ("setup", "not run"))
             yield begin + 1, kind, lines[begin + 1:at], setup, reason
             at += 1

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # Every page with a whole program, a block of C++ with an include, is among the pages whose programs are compiled. Blocks
-# without an include are parts of programs.
+# without an include are parts of programs, which blocks.py reads.
 # usage: programs.sh ROOT PAGE...
 set -eu
 cd "$1"

@@ -49,16 +49,13 @@ TEST_CASE("gpu: a call allocates nothing") {
     };
     for (const long long tokens : {16, 300}) REQUIRE(bool(call(tokens)));
     REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
-    std::size_t free_before = 0, free_after = 0, total = 0;
-    REQUIRE(cudaMemGetInfo(&free_before, &total) == cudaSuccess);
-    const long long before = test::allocations();
+    const long long before = test::allocations(), on_device = gpu::device_memory.allocations;
     for (int i = 0; i < 10; ++i)
       for (const long long tokens : {16, 300})
         if (!call(tokens)) FAIL("a call failed");
     const long long after = test::allocations();
-    REQUIRE(cudaMemGetInfo(&free_after, &total) == cudaSuccess);
     CHECK(after - before == 0);
-    CHECK(free_after == free_before);
+    CHECK(gpu::device_memory.allocations - on_device == 0);
     REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
   }
 }
@@ -88,9 +85,8 @@ TEST_CASE("gpu: the training passes of a layer share one memory for their values
   };
   cudaStream_t stream = nullptr;
   REQUIRE(cudaStreamCreate(&stream) == cudaSuccess);
-  for (const bool measured : {false, true}) {  // the first launch of a kernel allocates memory
-    std::size_t before = 0, after = 0, total = 0;
-    REQUIRE(cudaMemGetInfo(&before, &total) == cudaSuccess);
+  {
+    const long long before = gpu::device_memory.bytes;
     gpu::executor<bf> layer(test::graphs_for("linear", "oft_neumann", false));
     layer.on(stream).train(true);
     REQUIRE(bool(layer.size("b", b)));
@@ -114,9 +110,9 @@ TEST_CASE("gpu: the training passes of a layer share one memory for their values
     REQUIRE(cudaGraphLaunch(replay, stream) == cudaSuccess);
     REQUIRE(cudaStreamSynchronize(stream) == cudaSuccess);
     CHECK(fetched() == expected);
-    REQUIRE(cudaMemGetInfo(&after, &total) == cudaSuccess);
-    constexpr std::size_t one_value = tokens * n * 2;  // rotated x in forward, dy W before its rotation in backward
-    if (measured) CHECK(before - after < one_value + (8U << 20));
+    constexpr long long one_value = tokens * n * 2;  // rotated x in forward, dy W before its rotation in backward
+    CHECK(gpu::device_memory.bytes > before);
+    CHECK(gpu::device_memory.bytes - before < one_value + (8LL << 20));
     cudaGraphExecDestroy(replay), cudaGraphDestroy(graph);
   }
   cudaStreamDestroy(stream);

@@ -5,10 +5,18 @@
 #include <graft/backend/gpu/runtime/device.h>
 #include <graft/core/sequence.h>
 
+#include <atomic>
 #include <cstddef>
 #include <utility>
 
 namespace graft::gpu {
+
+// What the buffers of this process hold on all devices, and how many allocations they have made. The free memory of a
+// device says neither, because other programs change it and the driver allocates in pages of 2 MB.
+struct memory_counters {
+  std::atomic<long long> bytes{0}, allocations{0};
+};
+inline memory_counters device_memory;
 
 class buffer {
  public:
@@ -34,6 +42,7 @@ class buffer {
     if (status s = check(cudaMalloc(&p_, static_cast<std::size_t>(bytes)), "allocating device memory"); !s)
       return fail(s.message(), "; ", bytes, " bytes were asked for");
     bytes_ = bytes;
+    device_memory.bytes += bytes, ++device_memory.allocations;
     return ok;
   }
   void* data() const { return p_; }
@@ -46,7 +55,7 @@ class buffer {
     if (p_ == nullptr) return;
     const device_guard here(device_);
     static_cast<void>(cudaFree(std::exchange(p_, nullptr)));
-    bytes_ = 0;
+    device_memory.bytes -= std::exchange(bytes_, 0);
   }
 
   void* p_ = nullptr;
