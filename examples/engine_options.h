@@ -26,6 +26,7 @@ template <class Run> graft::status on_engine(const std::string& on, Run run) {
   if (on == "gpu-f32") return run.template operator()<graft::gpu::engine<float>>();
   return graft::fail("--on takes cpu, gpu or gpu-f32, not ", on.c_str());
 #else
-  return graft::fail("--on takes cpu here, not ", on.c_str(), "; compiled by nvcc (-DGRAFT_EXAMPLES_CUDA=ON) it also takes gpu");
+  return graft::fail("--on takes cpu here, not ", on.c_str(),
+                     "; compiled by nvcc (-DGRAFT_EXAMPLES_CUDA=ON) it also takes gpu");
 #endif
 }
