@@ -167,6 +167,7 @@ def main():
     a.add_argument("convert")
     a.add_argument("folder")
     a.add_argument("--turns", type=int, default=3)
+    a.add_argument("--warm-up", type=int, default=1, help="turns before those that count")
     a.add_argument("--json")
     o = a.parse_args()
     os.makedirs(o.folder, exist_ok=True)
@@ -183,7 +184,7 @@ def main():
     running = {name: make() for name, make in contenders.items()}
     rates = {name: [] for name in contenders}
     try:
-        for turn in range(-1, o.turns):  # the first one warms up
+        for turn in range(-o.warm_up, o.turns):
             for name, c in running.items():
                 rate = c.turn(turn)
                 if turn >= 0:
@@ -193,7 +194,7 @@ def main():
         for c in running.values():
             c.end()
     medians = {name: statistics.median(r) for name, r in rates.items()}
-    figures = {"streams": STREAMS, "prompt_tokens": PROMPT, "answer_tokens": TOKENS, "rank": RANK, "turns": o.turns,
+    figures = {"streams": STREAMS, "prompt_tokens": PROMPT, "answer_tokens": TOKENS, "rank": RANK, "turns": o.turns, "warm_up": o.warm_up,
                "tokens_per_processor_second": medians, "of_every_turn": rates}
     for name, value in medians.items():
         print(f"{name:42} {value:.1f}")

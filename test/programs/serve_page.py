@@ -158,6 +158,8 @@ with tempfile.TemporaryDirectory(dir=folder) as work:
         for parts, options in (((chat, errors), ["--max-num-seqs", "8", "--max-waiting-seqs", "1000"]),
                                ((key,), ["--api-key", "secret"])):
             with server_under_test.Server(program, work, model, *adapters, *options) as s:
+                b.open("about:blank")  # the page of the server before it asks no more
+                b.addresses()
                 for part in parts:
                     part(b, s)
                     print(part.__name__, "done", flush=True)
