@@ -208,9 +208,14 @@ void make_folder(const std::filesystem::path& to, const std::string& model, bool
       << R"(}, "merges": []}})";
   std::ofstream(to / "tokenizer_config.json") << R"({"eos_token": "A", "chat_template": "{{ messages[0].content }}"})";
 }
-std::vector<float> logits_of(const std::string& file) {
+std::vector<float> logits_of(const std::string& file, const std::string& adapter = {}) {
   auto model = io::load_model<engine>(file);
   REQUIRE_MESSAGE(model, model.message());
+  if (!adapter.empty()) {
+    auto adapters = io::load_adapters(adapter, *model);
+    REQUIRE_MESSAGE(adapters, std::string(adapters.message()));
+    REQUIRE(model->set_adapters(std::move(adapters->set)));
+  }
   const std::vector<std::int64_t> ids{3, 9, 1, 20, 27, 12, 5, 30, 11, 2, 31, 18};
   const sequence_chunk rows[] = {{ids, 0, 0}};
   std::vector<float> all(ids.size() * static_cast<std::size_t>(model->config().vocabulary));
@@ -291,6 +296,30 @@ TEST_CASE("gguf writer: a model of a folder becomes a file that means the same")
       const view& w = second.tensors.at(tensor);
       CHECK(std::equal(v.size, v.size + 4, w.size));
       CHECK(floats_of(v) == floats_of(w));
+    }
+  }
+}
+
+TEST_CASE("gguf writer: adapters on experts of a folder are those of its file") {
+  for (const std::string name : {"mixtral", "qwen2_moe", "gpt_oss"}) {
+    INFO(name);
+    const temp_folder folder;
+    const std::string from = folder.path / "from", to = folder.path / "model.gguf", as_gguf = folder.path / "a.gguf",
+                      peft = golden + "/experts/models/" + name + "/lora_experts/adapter_init";
+    make_folder(from, "experts/models/" + name);
+    const auto model = io::open_model(from);
+    REQUIRE_MESSAGE(model, model.message());
+    REQUIRE(io::save_gguf(to, model->weights, from, io::find_gguf_matrix_type("f32")));
+    const auto adapters = io::read_adapters(peft, model->config, model->weights);
+    REQUIRE_MESSAGE(adapters, adapters.message());
+    REQUIRE(io::save_adapters(as_gguf, *adapters, model->config));
+    const std::vector<float> expected = logits_of(from, peft), bare = logits_of(from);
+    float most = 0;
+    for (const float v : expected) most = std::max(most, std::abs(v));
+    CHECK(largest_difference(bare, expected) > 1e-4F * most);
+    for (const std::string& adapter : {peft, as_gguf}) {
+      CHECK(largest_difference(logits_of(to, adapter), expected) <= 1e-5F * most);
+      CHECK(largest_difference(logits_of(from, adapter), expected) <= 1e-5F * most);
     }
   }
 }

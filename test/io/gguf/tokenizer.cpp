@@ -105,6 +105,11 @@ TEST_CASE("gguf tokenizer: SentencePiece merges by score and falls back to bytes
   CHECK(*t->encode("ab aé") == ids{1, 10, 8, 3, 4});
   CHECK(t->decode(ids{1, 10, 8, 3, 4}) == "ab aé");
   CHECK(*t->encode("x", false) == ids{5, 0});
+  // Special tokens of Phi-3 but <unk>, <s> and <|endoftext|> take the blanks after them.
+  CHECK(t->encode("a</s> \n ab", false)->size() > 3);
+  f.facts += f.word("general.name") + f.raw<std::uint32_t>(8) + f.word("Phi-3 mini"), ++f.count;
+  CHECK(*f.tokenizer()->encode("a</s> \n ab", false) == ids{8, 2, 10});
+  CHECK(*f.tokenizer()->encode("a<s> ab", false) == *t->encode("a<s> ab", false));
 }
 
 TEST_CASE("gguf tokenizer: wrong metadata are refused by name") {

@@ -46,11 +46,12 @@ inline constexpr const char* deepseek_v3_regex =
     R"(\s*[\r\n]+|\s+(?!\S)|\s+)";
 inline constexpr const char* deepseek_letters_regex =
     R"(\s?[)"
-    "A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-"
-    "ὅὈ"
-    "-Ὅὐ-ὗὙὛὝὟ-ώᾀ-ᾴᾶ-ᾼιῂ-ῄῆ-ῌῐ-ΐῖ-Ίῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤΩℨK-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-"
-    "ꝯꝱ"
-    "-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃"
+    "A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁ"
+    "Ҋ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝ"
+    "Ὗ-ώᾀ-ᾴᾶ-ᾼιῂ-ῄῆ-ῌῐ-ΐῖ-Ίῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤΩℨK-ℭℯ-"
+    "ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-"
+    "ﬗＡ-"
+    "Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃"
     R"(]+)";
 inline constexpr const char* kana_and_han_regex =
     "[\xE4\xB8\x80-\xE9\xBE\xA5\xE3\x81\x80-\xE3\x82\x9F\xE3\x82\xA0-\xE3\x83\xBF]+";
@@ -176,6 +177,14 @@ struct gguf_tokenizer_reader {
     return all;
   }
 
+  // Files do not say which tokens take the blanks after them. llama.cpp knows those of Phi-3 by the model's name.
+  bool is_phi3() const {
+    const gguf_value* const v = in.find_value("general.name");
+    std::string name(v != nullptr && v->what == gguf_value::kind::word ? v->word : std::string_view());
+    for (char& c : name) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+    return name.find("phi-3") != name.npos || name.find("phi3") != name.npos;
+  }
+
   // Types of ggml: 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte.
   void vocabulary(hf::bpe_model& model) {
     tokens = texts("tokens", true);
@@ -184,6 +193,7 @@ struct gguf_tokenizer_reader {
     if (tokens.empty()) return reject("'tokenizer.ggml.tokens' is empty, expected a vocabulary");
     if (tokens.size() > 100'000'000) return reject("'tokenizer.ggml.tokens' is larger than a vocabulary can be");
     model.ids.reserve(tokens.size());
+    const bool strips_right = is_phi3();
     for (std::size_t i = 0; i < tokens.size(); ++i) {
       const std::int32_t kind = kinds.empty() ? 1 : kinds[i];
       const bool special = kind == 3 || kind == 2;
@@ -192,7 +202,11 @@ struct gguf_tokenizer_reader {
       if (kind != 2 && kind != 3 && kind != 4) continue;
       if (tokens[i].size() > hf::longest_unigram_token)
         return reject("the token ", in_quotes(tokens[i]), " is longer than an added token can be");
-      out.as_written.add({.content = std::string(tokens[i]), .id = static_cast<std::uint32_t>(i), .special = special});
+      const bool strips = strips_right && tokens[i] != "<unk>" && tokens[i] != "<s>" && tokens[i] != "<|endoftext|>";
+      out.as_written.add({.content = std::string(tokens[i]),
+                          .id = static_cast<std::uint32_t>(i),
+                          .special = special,
+                          .rstrip = strips});
     }
   }
   void split_by(std::string_view regex, bool to_bytes) {
