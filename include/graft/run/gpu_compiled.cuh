@@ -12,7 +12,7 @@ extern template status evaluate_node<every_op>(cudaStream_t, const graph&, const
                                                const operands<float>&, float*);
 extern template status multiply<float>(const on_stream&, const products<float>&, float*);
 extern template status each<unary<float>>(cudaStream_t, long long, const unary<float>&, const char*);
-extern template status each<filled<float>>(cudaStream_t, long long, const filled<float>&, const char*);
+extern template status each<fill_functor<float>>(cudaStream_t, long long, const fill_functor<float>&, const char*);
 extern template status each<add_numbers>(cudaStream_t, long long, const add_numbers&, const char*);
 extern template status each<apply_epilogue>(cudaStream_t, long long, const apply_epilogue&, const char*);
 extern template status each<fill_vector<float>>(cudaStream_t, long long, const fill_vector<float>&, const char*);
