@@ -245,8 +245,7 @@ int main(int argc, char** argv) {
                                             {"nf4 32", four_bits(dtype::nf4, false, 32)},
                                             {"q8_0", quant_formats::q8_0_format::format()},
                                             {"q4_0", quant_formats::q4_0_format::format()},
-                                            {"q4_k", quant_formats::q4_k_format::format()},
-                                            {"q6_k", quant_formats::q6_k_format::format()}};
+                                            {"q4_k", quant_formats::q4_k_format::format()}};
   // Formats of files, which are dequantized first.
   std::vector<named_quant_format> of_files{{"mxfp4", quant_formats::mxfp4_format::format()},
                                            {"nvfp4", quant_formats::nvfp4_format::format()}};

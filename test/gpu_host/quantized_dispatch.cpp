@@ -18,7 +18,7 @@ const target h200 = device_target("", 90, 132, 66), a100 = device_target("", 80,
 const quant_format nf4_64{dtype::nf4, scale_granularity::flat_block, 64},
     int8_rows{dtype::int8, scale_granularity::row}, nf4_32{dtype::nf4, scale_granularity::flat_block, 32},
     q8_0 = quant_formats::q8_0_format::format(), q4_0 = quant_formats::q4_0_format::format(),
-    q4_k = quant_formats::q4_k_format::format(), q6_k = quant_formats::q6_k_format::format();
+    q4_k = quant_formats::q4_k_format::format();
 const quant_format double_32{dtype::nf4, scale_granularity::flat_block,    32, 1,
                              dtype::u8,  quant_formats::double_quant_block},
     double_64{dtype::nf4, scale_granularity::flat_block, 64, 1, dtype::u8, quant_formats::double_quant_block},
@@ -27,7 +27,7 @@ const quant_format double_32{dtype::nf4, scale_granularity::flat_block,    32, 1
 }  // namespace
 
 TEST_CASE("quantized dispatch: the sections of shared memory do not overlap") {
-  for (const quant_format& e : {nf4_64, double_64, nf4_32, double_32, int8_rows, fp8, q8_0, q4_0, q4_k, q6_k})
+  for (const quant_format& e : {nf4_64, double_64, nf4_32, double_32, int8_rows, fp8, q8_0, q4_0, q4_k})
     for (const int k : {64, 256, 1088, 4096, 8192, 14336, 32768})
       for (const int rank : {0, 16, 32, 64})
         for (const long long m : {1, 8, 9, 16, 17, 32, 33, 64}) {
@@ -156,8 +156,7 @@ TEST_CASE("quantized dispatch: every layout says what it stores and where its sc
                                                          {fp8, quant_layout::fp8},
                                                          {q8_0, quant_layout::q8_0},
                                                          {q4_0, quant_layout::q4_0},
-                                                         {q4_k, quant_layout::q4_k},
-                                                         {q6_k, quant_layout::q6_k}};
+                                                         {q4_k, quant_layout::q4_k}};
   for (const auto& [format, layout] : known) CHECK(quant_layout_of(format, 4096) == layout);
 }
 
@@ -170,8 +169,7 @@ TEST_CASE(
     return std::string(check_gpu_format("blk.0.ffn_up.weight", v).message());
   };
   CHECK(std::string(check_gpu_format("x", view{}).message()).empty());
-  for (const quant_format& e : {nf4_64, double_64, int8_rows, fp8, q8_0, q4_0, q4_k, q6_k})
-    CHECK(message_of(e).empty());
+  for (const quant_format& e : {nf4_64, double_64, int8_rows, fp8, q8_0, q4_0, q4_k}) CHECK(message_of(e).empty());
   int dequantized = 0;
   const auto is_dequantized = [&](const quant_format& e) {
     INFO(name_of(e), " ", bits_of(e.type));
@@ -184,9 +182,9 @@ TEST_CASE(
   };
   quant_formats::ggml_formats::for_each([&](auto f) {
     const quant_format e = f.format();
-    if (!(e == q8_0 || e == q4_0 || e == q4_k || e == q6_k)) is_dequantized(e);
+    if (!(e == q8_0 || e == q4_0 || e == q4_k)) is_dequantized(e);
   });
-  CHECK(dequantized == 9);
+  CHECK(dequantized == 10);
   is_dequantized(quant_formats::mxfp4_format::format());
   is_dequantized(quant_formats::nvfp4_format::format());
   for (const dtype type : {dtype::u2, dtype::u3, dtype::u4, dtype::u8})

@@ -19,19 +19,18 @@ enum class quant_layout : unsigned char {
   fp8,                  // a scale per row or per tensor
   q8_0,                 // ggml blocks, which contain their scales
   q4_0,
-  q4_k,  // ggml blocks with scales of two levels
-  q6_k   // ggml blocks; quant_layout_count counts up to this one
+  q4_k  // ggml blocks with scales of two levels; quant_layout_count counts up to this one
 };
-inline constexpr int quant_layout_count = static_cast<int>(quant_layout::q6_k) + 1;
+inline constexpr int quant_layout_count = static_cast<int>(quant_layout::q4_k) + 1;
 
 // Where the scales of a layout are: for every block of 64 or 32 columns of a row apart from the values, one for a row
-// or the tensor, inside ggml's blocks, or there in two levels (K-quants), for every run of 16 or 32 columns.
+// or the tensor, inside ggml's blocks, or there in two levels (K-quants), with a scale and a minimum for every run of
+// 32 columns.
 enum class scale_layout : unsigned char { nowhere, per_64_columns, per_32_columns, per_row, inside, runs_inside };
 struct quant_layout_facts {
   int chunk_bytes = 0;  // stored bytes of 32 columns, with scales that are inside
   scale_layout scales = scale_layout::nowhere;
   bool pair_table = false;  // two values of a byte are looked up as a pair of numbers
-  bool odd_blocks = false;  // blocks begin at any even address: they are copied with the bytes around them
 };
 constexpr quant_layout_facts facts_of(quant_layout f) {
   switch (f) {
@@ -44,7 +43,6 @@ constexpr quant_layout_facts facts_of(quant_layout f) {
     case quant_layout::q8_0: return {quant_formats::q8_0_format::bytes, scale_layout::inside, false};
     case quant_layout::q4_0: return {quant_formats::q4_0_format::bytes, scale_layout::inside, true};
     case quant_layout::q4_k: return {quant_formats::q4_k_format::bytes / 8, scale_layout::runs_inside, false};
-    case quant_layout::q6_k: return {30, scale_layout::runs_inside, false, true};  // 210 bytes within 14 vectors, of 15
   }
   return {};
 }
@@ -53,7 +51,6 @@ constexpr bool has_short_block_scales(quant_layout f) { return facts_of(f).scale
 constexpr bool has_row_scales(quant_layout f) { return facts_of(f).scales == scale_layout::per_row; }
 constexpr bool has_scales_inside(quant_layout f) { return facts_of(f).scales == scale_layout::inside; }
 constexpr bool has_run_scales(quant_layout f) { return facts_of(f).scales == scale_layout::runs_inside; }
-constexpr bool has_odd_blocks(quant_layout f) { return facts_of(f).odd_blocks; }
 constexpr bool has_pair_table(quant_layout f) { return facts_of(f).pair_table; }
 
 // The kernels of one layout that a program compiles.
@@ -184,8 +181,7 @@ constexpr quant_layout quant_layout_of(const quant_format& e, long long k) {
   if (k % (64 * quant_steps) != 0) return quant_layout::none;  // copies must be aligned to 16 bytes
   if (e == quant_formats::q8_0_format::format()) return quant_layout::q8_0;
   if (e == quant_formats::q4_0_format::format()) return quant_layout::q4_0;
-  if (e == quant_formats::q4_k_format::format()) return quant_layout::q4_k;
-  return e == quant_formats::q6_k_format::format() ? quant_layout::q6_k : quant_layout::none;
+  return e == quant_formats::q4_k_format::format() ? quant_layout::q4_k : quant_layout::none;
 }
 // The two regions of shared memory after and before the pair table. take() allocates from the first one with enough
 // space, or returns -1.

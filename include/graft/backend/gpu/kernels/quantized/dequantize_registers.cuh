@@ -8,7 +8,6 @@
 #include <graft/backend/gpu/kernels/quantized/stored_four_bit.cuh>
 #include <graft/backend/gpu/kernels/quantized/stored_ggml.cuh>
 #include <graft/backend/gpu/kernels/quantized/stored_q4_k.cuh>
-#include <graft/backend/gpu/kernels/quantized/stored_q6_k.cuh>
 
 namespace graft::gpu {
 

@@ -163,9 +163,7 @@ template <class T, quant_layout Form, int NTiles, bool Branch, bool FullUnits, b
   __device__ void request(int i, int stage) const {
     const int row0 = row_of(i);
     const quantized_product& to = layer(i);
-    if constexpr (has_odd_blocks(Form))
-      request_odd_blocks(to, row0, at(stage));
-    else if (row0 + unit_rows <= to.n)
+    if (row0 + unit_rows <= to.n)
       request_weight<true>(to, row0, at(stage));
     else
       request_weight<false>(to, row0, at(stage));
@@ -352,40 +350,17 @@ template <class T, quant_layout Form, int NTiles, bool Branch, bool FullUnits, b
     }
     __syncwarp();
   }
-  // Scales of two levels: computes those of the runs of a unit in shared memory, two lanes per row.
-  __device__ __forceinline__ void expand_run_scales(int i, int stage) const {
-    const int row = lane / 2;
-    const bool upper = lane % 2 != 0;
-    const std::uint32_t to = scale_at(stage) + row * run_scales_pitch;
-    if constexpr (has_odd_blocks(Form)) {
-      const std::uint32_t shift = shift_of(block_at(layer(i), row_of(i) + row));
-      if (!upper) ptx::store_shared(at(stage) + dequant::vec_at(row, 0) + dequant::shift_at, shift);
-      dequant::expand_scales(at(stage), row, upper, to, shift);
-    } else {
-      dequant::expand_scales(at(stage), row, upper, to);
-    }
-    __syncwarp();
-  }
-  // This warp's block of a row, and how far it is behind a multiple of 16 bytes.
-  __device__ const unsigned char* block_at(const quantized_product& l, int row) const {
-    constexpr int steps = quant_formats::q6_k_format::block / 64;
-    const long long block = static_cast<long long>(row) * (g.steps / steps) + first_step / steps;
-    return l.from.qweight + block * quant_formats::q6_k_format::bytes;
-  }
-  __device__ static std::uint32_t shift_of(const unsigned char* p) {
-    return static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(p) & 15U);
-  }
-  // The blocks of a unit with the bytes before and after them, up to multiples of 16; rows at or after n are zeros.
-  __device__ __forceinline__ void request_odd_blocks(const quantized_product& l, int row0, std::uint32_t to) const {
-    if (own_steps == 0) return;
-    constexpr int vectors = dequant::copied_vectors;
+  // Scales of two levels: computes scale and minimum of each run of a unit in shared memory, two lanes per row.
+  __device__ __forceinline__ void expand_run_scales(int stage) const {
+    const int row = lane / 2, upper = lane % 2;
+    const auto runs = dequant::four_runs(at(stage), row, upper != 0);
+    const std::uint32_t to = scale_at(stage) + row * run_scales_pitch + upper * 32;
 #pragma unroll
-    for (int e = lane; e < unit_rows * vectors; e += 32) {
-      const int row = e / vectors, vec = e % vectors;
-      const bool inside = row0 + row < l.n;
-      const unsigned char* const p = block_at(l, inside ? row0 + row : row0);
-      ptx::copy_async16(to + dequant::vec_at(row, vec), p - shift_of(p) + vec * 16, inside ? 16 : 0);
-    }
+    for (int j = 0; j < 4; j += 2)
+      ptx::store_shared(to + 8 * j,
+                        make_uint4(__float_as_uint(runs.scale[j]), __float_as_uint(runs.minimum[j]),
+                                   __float_as_uint(runs.scale[j + 1]), __float_as_uint(runs.minimum[j + 1])));
+    __syncwarp();
   }
   // Scales of a lane's two rows, [row][step], or for blocks of 32 [row][half of step b].
   using lane_scales = float[2][quant_steps];
@@ -402,9 +377,9 @@ template <class T, quant_layout Form, int NTiles, bool Branch, bool FullUnits, b
         if (b >= own_steps) to[0][b] = to[1][b] = 0;
     }
   }
-  // For 32 columns of row lane / 4, or of the eighth row below (`lower`): scale and minimum, or the scales of two runs.
-  __device__ __forceinline__ float2 load_run_scale(int stage, int chunk, int lower) const {
-    return ptx::load_shared_float2(scale_at(stage) + (lane / 4 + 8 * lower) * run_scales_pitch + chunk * 8);
+  // Scale and minimum of a run in row lane / 4, or in the eighth row below (`lower`).
+  __device__ __forceinline__ float2 load_run_scale(int stage, int run, int lower) const {
+    return ptx::load_shared_float2(scale_at(stage) + (lane / 4 + 8 * lower) * run_scales_pitch + run * 8);
   }
   __device__ __forceinline__ void load_scales(lane_scales& to, int stage, int b) const {
     const int row = lane / 4;

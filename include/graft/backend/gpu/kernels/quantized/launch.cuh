@@ -56,8 +56,7 @@ template <class T, quantized_mask Which, int NTiles> void add_quantized_kernels(
   constexpr quant_layout form = Which.layout;
   if constexpr (sizeof(T) == 2 && form != quant_layout::none) {
     constexpr int e = NTiles - 1;
-    constexpr bool branch = Which.with_branch, plain = Which.without_branch,
-                   whole = Which.whole_units && !has_odd_blocks(form);
+    constexpr bool branch = Which.with_branch, plain = Which.without_branch, whole = Which.whole_units;
     constexpr bool plain_grouped = has_block_scales(form) || form == quant_layout::q8_0;
     quantized_kernels::layout_kernels& of = to.by_layout[static_cast<int>(form)];
     if constexpr (branch && shrinks_first(NTiles * 8))
@@ -214,7 +213,7 @@ class quantized_gemm {
       of.scales_contiguous = from.format.block == 64 && g.k % (64 * quant_steps) == 0 && c.own == quant_steps &&
                              reinterpret_cast<std::uintptr_t>(from.scales) % (nested ? 4 : 16) == 0 &&
                              (!nested || from.second_shift >= 2);
-      whole = whole && !has_odd_blocks(c.form) && of.n % unit_rows == 0 && of.adapter.prologue == nullptr &&
+      whole = whole && of.n % unit_rows == 0 && of.adapter.prologue == nullptr &&
               g.steps == quant_warps * quant_steps && has_unit_scales(of);
       has_branch = has_branch || of.adapter.rank > 0;
     }

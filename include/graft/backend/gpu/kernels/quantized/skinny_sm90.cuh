@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Skinny GEMM on a quantized weight, sm_90a: up to 16 tokens per CTA, dequantized in registers (NF4, FP4, int8, FP8,
-// Q8_0, Q4_0, Q4_K, Q6_K), with low-rank branch, epilogue and gate.
+// Q8_0, Q4_0, Q4_K), with low-rank branch, epilogue and gate.
 //
 //   y = epilogue(x dequantize(W)ᵀ + U Bᵀ)       x [m, k]   W [n, k]   U = x Aᵀ [m, rank]   B [n, rank]   y [m, n]
 //   gated (SwiGLU, GeGLU; two layers):          y = round(epilogue₀(…)) ⊙ round(epilogue₁(…))
@@ -110,14 +110,6 @@ template <class T, quant_layout Form, int NTiles, bool Branch, bool FullUnits, b
       ptx::mma_m16n8k16_unordered<T>(to[n], second, x[n].z, x[n].w);
     }
   }
-  // Multiplies a run of 16 columns of a chunk.
-  template <int Run>
-  __device__ __forceinline__ static void multiply_run(sums& to, const chunk& w, const uint4 (&x)[NTiles]) {
-    const std::uint32_t from[4] = {w.upper[2 * Run], w.lower[2 * Run], w.upper[2 * Run + 1], w.lower[2 * Run + 1]};
-#pragma unroll
-    for (int n = 0; n < NTiles; ++n)
-      ptx::mma_m16n8k16_first<T>(to[n], from, Run == 0 ? x[n].x : x[n].z, Run == 0 ? x[n].y : x[n].w);
-  }
   __device__ __forceinline__ static void add(sums& to, const sums& partial, const typename units::lane_scales& scale,
                                              int which) {
 #pragma unroll
@@ -154,21 +146,17 @@ template <class T, quant_layout Form, int NTiles, bool Branch, bool FullUnits, b
       if constexpr (has_row_scales(Form)) {
         multiply<false>(acc, now.half[0], x[2 * b]);
         multiply<false>(acc, now.half[1], x[2 * b + 1]);
-      } else if constexpr (has_run_scales(Form)) {
+      } else if constexpr (has_run_scales(Form)) {  // y += scale · (codes · x) + minimum · (1 · x), run by run
+        constexpr std::uint32_t one = dequant::ones;
+        constexpr chunk ones{{one, one, one, one}, {one, one, one, one}};
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
           const float2 upper = in.load_run_scale(stage, 2 * b + h, 0), lower = in.load_run_scale(stage, 2 * b + h, 1);
           sums partial;
-          scale[0][0] = upper.x, scale[1][0] = lower.x, scale[0][1] = upper.y, scale[1][1] = lower.y;
-          if constexpr (dequant::run == 32) {  // y += scale · (codes · x) + minimum · (1 · x)
-            constexpr std::uint32_t one = dequant::ones;
-            constexpr chunk ones{{one, one, one, one}, {one, one, one, one}};
-            multiply<true>(partial, now.half[h], x[2 * b + h]), add(acc, partial, scale, 0);
-            multiply<true>(partial, ones, x[2 * b + h]), add(acc, partial, scale, 1);
-          } else {
-            multiply_run<0>(partial, now.half[h], x[2 * b + h]), add(acc, partial, scale, 0);
-            multiply_run<1>(partial, now.half[h], x[2 * b + h]), add(acc, partial, scale, 1);
-          }
+          scale[0][0] = upper.x, scale[1][0] = lower.x;
+          multiply<true>(partial, now.half[h], x[2 * b + h]), add(acc, partial, scale, 0);
+          scale[0][0] = upper.y, scale[1][0] = lower.y;
+          multiply<true>(partial, ones, x[2 * b + h]), add(acc, partial, scale, 0);
         }
       } else {
         sums partial;
@@ -222,7 +210,7 @@ template <class T, quant_layout Form, int NTiles, bool Branch, bool FullUnits, b
       __syncwarp();
       if constexpr (units::has_scales && !widens_late)
         if (in.nested) in.widen_scales(i, stage);
-      if constexpr (has_run_scales(Form)) in.expand_run_scales(i, stage);
+      if constexpr (has_run_scales(Form)) in.expand_run_scales(stage);
     };
     int stage = 0, in_phase = 0;
     early_fragments early;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // ggml's Q4_K: a block of 256 columns is a row of a unit. Its first 16 bytes have the scales of two levels, from which a
-// warp computes scale and minimum of every run of 32 columns before it multiplies (expand_scales).
+// warp computes scale and minimum of every run of 32 columns before it multiplies (weight_loader::expand_run_scales).
 // The byte of column c of an even run has the value of column c + 32 in its upper half, so that a step of 64 columns is
 // 32 bytes.
 #pragma once
@@ -26,23 +26,24 @@ struct stored_values<T, quant_layout::q4_k> : stored_shape<quant_layout::q4_k>, 
     low = two_small(word, 0x4140), high = two_small(word, 0x4342);
   }
 
-  static constexpr int run = 32;
-  // Scale and minimum of runs 0 to 3 or 4 to 7 of a row, in pairs.
-  __device__ __forceinline__ static void expand_scales(std::uint32_t unit, int row, bool upper, std::uint32_t to) {
+  struct run_scales {
+    float scale[4], minimum[4];
+  };
+  // Scales and minimums of runs 0 to 3 or 4 to 7 of a row.
+  __device__ __forceinline__ static run_scales four_runs(std::uint32_t unit, int row, bool upper) {
     const float4 header = ptx::load_shared_float4(unit + vec_at(row, 0));
     const std::uint32_t block = __float_as_uint(header.x);
     const float scale = __half2float(__ushort_as_half(static_cast<unsigned short>(block & 0xFFFFU))),
-                minimum = -__half2float(__ushort_as_half(static_cast<unsigned short>(block >> 16)));
+                minimum = __half2float(__ushort_as_half(static_cast<unsigned short>(block >> 16)));
     const quant_formats::four_six_bits of(__float_as_uint(header.y), __float_as_uint(header.z),
                                           __float_as_uint(header.w), upper);
-    const auto times = [](float by, std::uint32_t four, int j) {
-      return __float_as_uint(by * static_cast<float>(four >> 8 * j & 255U));
-    };
+    run_scales to;
 #pragma unroll
-    for (int j = 0; j < 4; j += 2)
-      ptx::store_shared(to + (upper ? 32 : 0) + 8 * j,
-                        make_uint4(times(scale, of.scales, j), times(minimum, of.minimums, j),
-                                   times(scale, of.scales, j + 1), times(minimum, of.minimums, j + 1)));
+    for (int j = 0; j < 4; ++j) {
+      to.scale[j] = scale * static_cast<float>(of.scales >> 8 * j & 255U);
+      to.minimum[j] = -minimum * static_cast<float>(of.minimums >> 8 * j & 255U);
+    }
+    return to;
   }
   // Two numbers 1, by which a product sums the columns of x, which the minimum of a run multiplies.
   static constexpr std::uint32_t ones = std::is_same_v<T, __nv_bfloat16> ? 0x3F803F80U : 0x3C003C00U;
