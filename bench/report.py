@@ -78,11 +78,11 @@ def training(*texts):
 
 def multi_lora(text):
     """PEFT's times of these batches are not measured: the page has them from a run of their own."""
-    made = {"peft_us": {}, "copies_us": {}, "cases": []}
+    made = {"peft_us": {}, "copies": [], "cases": []}
     for name, row in benchmarks(text):
         case, _, rest = name.partition("/")
         if rest.endswith("resident"):
-            made["copies_us"][f"{case}, {rest}"] = round(row["real_time"], 2)
+            made["copies"].append({"case": case, "resident": int(rest.split()[0]), "us": round(row["real_time"], 2)})
             continue
         tokens, out = map(int, rest.split("/"))
         bare = next(r["real_time"] for n, r in benchmarks(text) if n == f"cublaslt bare/{rest}")
@@ -178,10 +178,12 @@ by_hand = {
     "cpu-multi-lora.json": "build/bench/bench_multi_lora 1024; build/bench/bench_multi_lora 2048",
     "cpu-quantized.txt": "OMP_NUM_THREADS=2 build/bench/bench_quantized --benchmark_min_time=0.1 on each machine",
     "cpu-serve-soak.json": "python3 bench/serve_load.py against a running server",
+    "gpu-few-tokens.json": "GRAFT_CASES=16,64,512 GRAFT_ONLY='lora r16' bench_gpu_backward --benchmark_out=FILE, then bench/collect.py",
+    "gpu-model.json": "bench_gpu_model 4 1024 short; bench_gpu_model 4 1024 quantized; bench_gpu_quantized --benchmark_filter=nf4",
     "gpu-host.txt": "GRAFT_CASES=1 build/bench/bench_gpu_linear --benchmark_filter=host",
     "gpu-nccl.json": "build/test/parallel/parallel_nccl_training test/golden/models/llama 4",
-    "gpu-tests.txt": "ctest --test-dir build -L gpu",
-    "killed.txt": "test/parallel/killed.sh",
+    "cpu-torch-trainer.json": "python3 bench/compare_trainer.py MODEL --json FILE",
+    "llama-cpp.txt": "python3 test/golden/compare_llama_cpp.py REAL_MODEL MODEL.gguf perplexity",
     "ranks.json": "mpirun -n 1|2 build/bench/bench_ranks MODEL ADAPTER 300",
     "cpu-peft-x86.json" if arm else "cpu-peft.json": "./run report --cpu on the other architecture",
     "cpu-models.json" if arm else "cpu-models-arm64.json": "./run report --cpu on the other architecture",
@@ -237,7 +239,7 @@ def check():
     bad = []
     if tables.rendered(tables.page.read_text()) != tables.page.read_text():
         bad.append("docs/performance.md differs from bench/results: python3 bench/report.py --render")
-    names = {f.name for f in results.iterdir()}
+    names = {f.name for f in results.iterdir()} - {"README.md"}
     for name in sorted(names ^ ({r.file for r in runs} | set(by_hand))):
         bad.append(f"bench/results/{name} and the runs of bench/report.py differ: one of them does not know it")
     print("\n".join(bad) or f"{len(tables.tables)} tables are those of {len(names)} results")

@@ -112,6 +112,18 @@ def gpu_backward():
                  made)
 
 
+def gpu_few_tokens():
+    rows = by(load("gpu-few-tokens.json")["results"], "contender", "tokens", "out")
+    made = []
+    for tokens in (16, 64, 512):
+        cells = [str(tokens)]
+        for ours, bare in (("forward", "forward"), ("backward", "dx"), ("both", "pair")):
+            r, b = rows[f"lora r16 {ours}", tokens, 4096], rows[f"cublaslt {bare}", tokens, 4096]
+            cells += [us(r["us"]), us(b["us"])]
+        made.append([*cells, ratio(rows["lora r16 both", tokens, 4096]["to_bare"])])
+    return table(["tokens", "forward, µs", "bare", "backward, µs", "bare dx", "both, µs", "bare pair", "both / pair"], made)
+
+
 def gpu_quantized():
     rows = by(load("gpu-quantized.json")["results"], "contender", "tokens", "out")
     cells = [(t, out) for out in (4096, 14336) for t in (1, 8, 16)]
@@ -146,7 +158,7 @@ def gpu_quantized_model():
 
 
 def gpu_bitsandbytes():
-    rows = by(load("gpu-bitsandbytes.json")["measured"], "name", "tokens", "out")
+    rows = by(load("gpu-bitsandbytes.json")["results"], "name", "tokens", "out")
     names = {"graft": "ours", "bitsandbytes matmul_4bit": "bitsandbytes, `matmul_4bit`",
              "bitsandbytes dequantize, torch": "its dequantize, then torch", "torch bf16": "torch, bf16 weight"}
     return table(["", "4096 outputs: 1 token", "8", "16", "14336 outputs: 1 token", "8", "16"],
@@ -206,9 +218,9 @@ def gpu_training():
 
 def gpu_start():
     m = load("gpu-start.json")
-    ours = [ratio(m["standard"][k]) for k in ("process", "driver", "model", "adapter", "first token", "reading alone")]
+    ours = [ratio(m["standard"][k]) for k in ("process", "driver", "model", "adapter", "first_token", "read_only")]
     peft = [[name, f"{fixed(m[key]['process'], 1)} ({fixed(m[key]['imports'], 1)} of them imports)", *[""] * 5]
-            for name, key in (("PEFT, eager", "PEFT eager"), ("PEFT, torch.compile", "PEFT compile"))]
+            for name, key in (("PEFT, eager", "peft_eager"), ("PEFT, torch.compile", "peft_compile"))]
     return table(["", "whole process, s", "CUDA driver", "model", "adapter", "first token", "reading the files alone"], [["ours", *ours], *peft])
 
 
@@ -324,7 +336,7 @@ def compile_time():
 
     per_type = (cases["layers 50"] - cases["layers 10"]) / 40
     named = "one graph by name through graft/io.h over a layer, -O2, "
-    made = [["`graft/graft.h` over an empty file", fixed((cases["header"] - cases["nothing"]) / 1000, 3) + " s"],
+    made = [["`graft/graft.h` over an empty file", fixed((cases["header"] - cases["empty"]) / 1000, 3) + " s"],
             ["a further layer type, plan and verdict", f"{per_type:.0f} ms"],
             ["a decoder block, DoRA on seven projections, forward and backward",
              fixed((cases["block"] - cases["header"]) / 1000, 1) + " s"],
@@ -340,7 +352,7 @@ def compile_time():
 
 # The name of a table on the page, and the function that makes its lines.
 tables = {f.__name__: f for f in (
-    gpu_linear, gpu_linear_adapters, gpu_peft, gpu_peft_backward, gpu_backward, gpu_quantized, gpu_quantized_many, gpu_quantized_model,
+    gpu_linear, gpu_linear_adapters, gpu_peft, gpu_peft_backward, gpu_backward, gpu_few_tokens, gpu_quantized, gpu_quantized_many, gpu_quantized_model,
     gpu_bitsandbytes, gpu_attention, gpu_decode, gpu_experts, gpu_training, gpu_start, gpu_multi_lora, gpu_switching, cpu_layer, cpu_products,
     cpu_quantized, cpu_models, cpu_experts, cpu_training, compile_time)}
 

@@ -13,6 +13,8 @@
 //              producer fills the other stages, and multiply them first. Stage 0 then joins the ring.
 // Store        Four lanes of a row exchange their pairs, so that each stores 16 contiguous bytes.
 // Order        That of find_row_tile(): 16 tiles of rows side by side, then the next columns.
+// Measured     H200, four layers in the shape of Mixtral-8x7B, a prompt of 2048 tokens: 13.8 ms, 1.62 of its products at
+//              760 Tflop/s (docs/performance.md); with the mma.sync tiles of grouped_gemm_mma.cuh 43.8 ms.
 #pragma once
 #include <graft/backend/gpu/arch/tensor_map.h>
 #include <graft/backend/gpu/arch/wgmma.cuh>
