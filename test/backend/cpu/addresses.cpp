@@ -59,9 +59,9 @@ template <class Real> void reductions_and_rows() {
       moved<Real> a(s, 1, o), b(s, 2, o), to(column, 3, o);
       return cpu::row_dot(to.t(), a.t(), b.t()), to.numbers();
     });
-    wherever("fold", [&](long long o) {
+    wherever("fold_columns", [&](long long o) {
       moved<Real> a({1, 1, 3, 4 * n}, 1, o), to(s, 2, o);
-      return cpu::fold(to.t(), a.t()), to.numbers();
+      return cpu::fold_columns(to.t(), a.t()), to.numbers();
     });
     wherever("softmax", [&](long long o) {
       moved<Real> a(s, 1, o), to(s, 2, o);
