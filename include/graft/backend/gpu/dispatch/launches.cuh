@@ -30,7 +30,8 @@ template <> struct launch_on_gpu<nodes_launch> {
       for (const id i : {v.a, v.b, l.first}) to.add_rows(i);
   }
   // An all-reduce of rows keeps the element type of its operand, and so do elementwise functions of a dW.
-  template <class T> static void each_inherited(const program<T>& in, const nodes_launch& l, const typed_values<T>& to) {
+  template <class T>
+  static void each_inherited(const program<T>& in, const nodes_launch& l, const typed_values<T>& to) {
     const graft::node& v = in.g_[l.first];
     if (traits_of(v.what).kind == op_class::collective && in.p_.when.has_token_rows[unshaped(in.g_, v.a)] &&
         to.has(v.a))
