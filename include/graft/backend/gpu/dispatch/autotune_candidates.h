@@ -24,13 +24,13 @@ template <class Choice> using candidates = sequence<candidate<Choice>>;
 template <class F> void each_tile_shape(const F& f) {
   f(std::string("rule"), gemm_kernel_mask{~std::uint64_t{0}, ~std::uint32_t{0}, ~std::uint32_t{0}});
   for (int shape = 0; shape < fallback_shape; ++shape) {
-    gemm_kernel_mask kernels{0, ~std::uint32_t{0}};
+    gemm_kernel_mask kernels;
     for (const int tokens : {8, 16, 64})
       for (const int rank : {0, 16, 32, 64}) kernels.add_skinny(tokens, shape, rank);
     f("skinny shape " + std::to_string(shape), kernels);
   }
   for (int shape = 0; shape < skinny_nn_shape_count; ++shape) {
-    gemm_kernel_mask kernels{0, ~std::uint32_t{0}};
+    gemm_kernel_mask kernels;
     for (const int rank : {0, 16, 32, 64}) kernels.add_skinny_nn(shape, rank);
     f("skinny NN shape " + std::to_string(shape), kernels);
   }

@@ -125,7 +125,7 @@ __global__ void __launch_bounds__(32 * rotate_rows_warps, Depth == 4 ? 1 : 2)
           to.v[k][h][d] = ptx::load_streaming(at + 32 * d, row < rows && (d == 0 || Depth > 1 || second));
       }
   };
-  auto rotation_op = [&](const rows_of_x& x, int row0) {
+  auto rotate_tile = [&](const rows_of_x& x, int row0) {
 #pragma unroll
     for (int k = 0; k < at_once; ++k)
 #pragma unroll
@@ -151,9 +151,9 @@ __global__ void __launch_bounds__(32 * rotate_rows_warps, Depth == 4 ? 1 : 2)
 #pragma unroll 1
   for (int row0 = lane / 4; row0 < rows + lane / 4; row0 += 2 * step) {  // all lanes iterate equally often
     load(odd, row0 + step);
-    rotation_op(even, row0);
+    rotate_tile(even, row0);
     load(even, row0 + 2 * step);
-    rotation_op(odd, row0 + step);
+    rotate_tile(odd, row0 + step);
   }
 #endif
 }
@@ -171,9 +171,11 @@ template <class T> status launch_rotate_rows(cudaStream_t stream, rotate_args g,
          : depth == 2 ? run(&rotate_rows_kernel<T, 2>)
                       : run(&rotate_rows_kernel<T, 4>);
 }
-inline status launch_rotate_rows(cudaStream_t stream, dtype type, const rotate_args& g, int count, int sm_count) {
-  return type == dtype::bf16 ? launch_rotate_rows<__nv_bfloat16>(stream, g, count, sm_count)
-                             : launch_rotate_rows<__half>(stream, g, count, sm_count);
+// A template, so that only programs that rotate compile the kernels of both types.
+template <runs_on_stream On>
+status launch_rotate_rows(const On& on, dtype type, const rotate_args& g, int count, int sm_count) {
+  return type == dtype::bf16 ? launch_rotate_rows<__nv_bfloat16>(on.stream, g, count, sm_count)
+                             : launch_rotate_rows<__half>(on.stream, g, count, sm_count);
 }
 }  // namespace detail
 
@@ -200,8 +202,7 @@ template <runs_on_stream On> status rotate_rows(const On& on, const rotate_funct
   const bool passes = rotation_depth(r.r) > 0 && type == r.out.p.type && type != dtype::f32 && aligned(r.x.p.at) &&
                       aligned(r.out.p.at) && r.x.rows() > 0 && capability && *capability >= 8 && sm_count;
   if (!passes) return on.matrices(r.x.rows(), r.r.in, r, "rotate");
-  return detail::launch_rotate_rows(on.stream, type, {r.x.p.at, r.x.rows(), 0, false, {{r.out.p.at, r.q, r.r}}}, 1,
-                                    *sm_count);
+  return detail::launch_rotate_rows(on, type, {r.x.p.at, r.x.rows(), 0, false, {{r.out.p.at, r.q, r.r}}}, 1, *sm_count);
 }
 template <class On, class Real> status rotate_grouped(const On& /*on*/, const grouped_rotations<Real>& /*all*/) {
   return fail("several rotations in one launch need a stream");
@@ -212,7 +213,7 @@ template <runs_on_stream On> status rotate_grouped(const On& on, const grouped_r
   rotate_args g{all.x.p.at, all.x.rows(), 0, all.early, {}};
   for (int k = 0; k < all.count; ++k)
     g.each[k] = {all.out[k].p.at, all.q[k].p, rotation(all.q[k], all.x.d[3], all.transposed[k])};
-  return detail::launch_rotate_rows(on.stream, all.x.p.type, g, all.count, *sm_count);
+  return detail::launch_rotate_rows(on, all.x.p.type, g, all.count, *sm_count);
 }
 template <class On, class Real> status rotate(const On& on, const rotation_op<Real>& t) {
   const rotation r(t.q, t.x.d[3], t.transposed);
