@@ -223,8 +223,8 @@ class gguf_adapter_reader {
     for (const base_layer& m : modules_)
       for (const lora_pair& other : pairs_)
         if (other.module == m.module && m.kind == "experts") adapted.push_back(m);
-    std::vector<base_layer*> all;
-    for (base_layer& m : adapted) all.push_back(&m);
+    std::vector<base_layer*> all(adapted.size());
+    for (std::size_t i = 0; i < adapted.size(); ++i) all[i] = &adapted[i];
     hf::name_parameters_in_files(all);
     return (*std::find_if(all.begin(), all.end(), [&](const base_layer* m) { return m->module == p.module; }))
         ->file_path();
