@@ -13,8 +13,7 @@
 // Layout       Inner and outer index are permuted so that a thread's share of a row is 16 contiguous bytes in x, in the
 //              result and in R (mma_operand.cuh): no shared memory, no shuffles.
 // Measured     H200, OFT with blocks of 32, 4096 x 4096, 4096 tokens: forward takes 1.14 of the bare product
-//              (docs/performance.md). A token step of a four-layer Llama-3-8B shape, one sequence, takes 501 µs with
-//              OFT on all projections, 1.04 of the step with LoRA.
+//              (docs/performance.md).
 #pragma once
 #include <graft/backend/gpu/dispatch/skinny.h>
 #include <graft/backend/gpu/kernels/rotation/mma_operand.cuh>
